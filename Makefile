@@ -1,0 +1,49 @@
+# Everything sets itself up: a machine with Python 3.11 or later, make and a package index is enough.
+PYTHON ?= python3
+BIN := .venv/bin
+export PYTHONDONTWRITEBYTECODE := 1
+
+.PHONY: help setup demo test check lint types bench docs lock clean
+
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+setup: .venv/.ready ## make .venv, with .venv/bin/millstream in it
+
+.venv/.ready: requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or later is needed; set PYTHON=python3.11"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.9'
+	@echo "installing what requirements.lock pins (pyspark is large: a minute or so the first time)"
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
+	@touch $@
+
+demo: setup ## run the main job on the embedded log
+	@$(BIN)/python examples/demo.py
+
+test: setup ## install what the tests need, then run them
+	@$(BIN)/python tools/servers.py
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: lint types test ## what CI runs
+
+lint: setup
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+types: setup
+	@$(BIN)/mypy
+
+bench: setup ## measure, against the plain way, in one run
+	@$(BIN)/millstream bench log
+
+docs: setup ## write the generated parts of the documentation
+	@$(BIN)/python tools/cli_reference.py
+
+lock: ## resolve the dependencies again, newest versions
+	@$(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url --no-annotate --no-header \
+		--python-version 3.11 --all-extras --group dev pyproject.toml -o requirements.lock
+
+clean: ## remove .venv and caches
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

@@ -1,0 +1,128 @@
+"""Every error that Millstream raises on purpose, in one tree.
+
+A caller catches :class:`MillstreamError`. Each error says what failed, on what, and what was found against what was
+expected; ``hint`` is the next thing to do, usually a command. The command line prints both and never a stack,
+unless ``--debug``.
+
+::
+
+    MillstreamError
+    ├── ConfigError           a setting, a log address, a secret reference
+    ├── CodecError            bytes that do not decode, a value that does not encode
+    ├── MachineError          this machine lacks something: Java, a fixed SQLite, a jar, an extra
+    ├── SparkError            Spark did not start, or a query failed
+    └── LogError              the event log
+        ├── UnknownTopic
+        ├── TopicExists
+        ├── BadName           a topic, group or producer name that no engine accepts
+        ├── BadEvent          an event that cannot be appended: too large, no key where one is needed
+        ├── LogUnavailable    a broker that does not answer, a file that cannot be opened
+        ├── LogFull           the disk under the log is full; nothing of the batch was kept
+        ├── LogCorrupt        bytes that are not what was written
+        ├── NotALog           a file of someone else
+        ├── NewerFormat       a log written by a later version
+        ├── OffsetOutOfRange  records that retention has deleted, or that were never there
+        ├── SequenceTooOld    a producer's retry older than what the log remembers
+        ├── NotSupported      this engine has no such operation; says which has
+        └── Fenced            the caller no longer owns what it writes
+            ├── GenerationFenced   a commit by a member of an older generation of its group
+            └── DeliveryFenced     an acknowledgement of a delivery that has passed to another worker
+"""
+
+from __future__ import annotations
+
+
+class MillstreamError(Exception):
+    """The one class to catch; ``hint`` says what to do next."""
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}\n  hint: {self.hint}" if self.hint else self.message
+
+
+class ConfigError(MillstreamError):
+    """A setting that cannot be used."""
+
+
+class CodecError(MillstreamError):
+    """Bytes that do not decode, or a value that does not encode."""
+
+
+class MachineError(MillstreamError):
+    """This machine lacks something that is needed."""
+
+
+class SparkError(MillstreamError):
+    """Spark did not start, or a query failed."""
+
+
+class LogError(MillstreamError):
+    """Something about the event log."""
+
+
+class UnknownTopic(LogError):
+    """No topic of that name."""
+
+
+class TopicExists(LogError):
+    """A topic of that name is there already."""
+
+
+class BadName(LogError):
+    """A name that no engine accepts."""
+
+
+class BadEvent(LogError):
+    """An event that cannot be appended; nothing of its batch was."""
+
+
+class LogUnavailable(LogError):
+    """The log cannot be reached; a retry may work."""
+
+
+class LogFull(LogError):
+    """No room on the disk; nothing of the batch was kept, and earlier records are safe."""
+
+
+class LogCorrupt(LogError):
+    """Stored bytes are not what was written."""
+
+
+class NotALog(LogError):
+    """The file belongs to something else and was left alone."""
+
+
+class NewerFormat(LogError):
+    """The log was written by a later version and was left alone."""
+
+
+class OffsetOutOfRange(LogError):
+    """The records asked for are not in the log; ``missing`` is the half-open range of offsets."""
+
+    def __init__(self, message: str, *, missing: tuple[int, int], hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.missing = missing
+
+
+class SequenceTooOld(LogError):
+    """A producer repeats a sequence number that the log no longer remembers; nothing was added."""
+
+
+class NotSupported(LogError):
+    """This engine has no such operation."""
+
+
+class Fenced(LogError):
+    """The caller has lost the right to write this."""
+
+
+class GenerationFenced(Fenced):
+    """The member belongs to an older generation of its group, or does not own the partition."""
+
+
+class DeliveryFenced(Fenced):
+    """The delivery timed out and has passed to another worker."""

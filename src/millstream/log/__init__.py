@@ -1,0 +1,31 @@
+"""The event log: one contract, two engines. :func:`open_log` is the way in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from millstream.errors import ConfigError
+from millstream.log.contract import Log
+
+__all__ = ["Log", "open_log"]
+
+
+def open_log(url: str, *, create: bool = True, kafka: Mapping[str, str] | None = None) -> Log:
+    """Open ``sqlite:PATH`` or ``kafka://HOST:PORT[,HOST:PORT…]``.
+
+    ``create`` makes a missing embedded log. ``kafka`` holds settings of the Kafka client, such as
+    ``security.protocol``; references to secrets in them are resolved here.
+    """
+    scheme, _, rest = url.partition(":")
+    if scheme == "sqlite" and rest.strip("/"):
+        from millstream.log.sqlite import SqliteLog
+
+        return SqliteLog(rest.removeprefix("//") if rest.startswith("///") else rest, create=create)
+    if scheme == "kafka" and rest.startswith("//") and len(rest) > 2:
+        from millstream.log.kafka import KafkaLog
+
+        return KafkaLog(rest[2:].rstrip("/"), kafka or {})
+    raise ConfigError(
+        f"log: found {url!r}, expected sqlite:PATH or kafka://HOST:PORT",
+        hint="for example --log sqlite:millstream.db",
+    )

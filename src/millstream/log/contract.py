@@ -1,0 +1,381 @@
+"""What a log is, whichever engine keeps it.
+
+A log holds topics; a topic is a fixed number of partitions; a partition is a sequence of records under offsets that
+only grow. Four promises, which ``tests/contracts/log.py`` checks on every engine:
+
+* acknowledged means on disk, and a batch is in a partition whole or not at all;
+* one key, one partition, the same on every engine; order holds within a partition;
+* a repeat of (producer, sequence) adds nothing;
+* a commit by someone who no longer owns the partition is refused.
+
+Three ways to read: a :class:`Reader` goes where it is told; a :class:`Consumer` shares a topic with the members of its
+group, by partition; a :class:`Worker` shares it record by record, with acknowledgements.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Literal, NamedTuple, Self, TypeAlias
+
+from millstream.errors import BadName, ConfigError, OffsetOutOfRange
+from millstream.event import Event, Record, TopicPartition
+
+Cleanup: TypeAlias = Literal["delete", "compact", "compact,delete"]
+Start: TypeAlias = Literal["earliest", "latest"] | int | datetime | Mapping[int, int]
+"""Where to begin: an end of the log, one offset in every partition, a time, or an offset per partition."""
+
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_GROUP = re.compile(r"[^\x00-\x1f\x7f]{1,249}")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSettings:
+    """How long a topic keeps what.
+
+    ``retention`` and ``retention_bytes`` (per partition) bound a ``delete`` topic; None keeps everything. A ``compact``
+    topic keeps at least the latest value of each key; records younger than ``compaction_lag`` are left alone, and a
+    tombstone stays for ``tombstone_retention`` so that readers can see it.
+    """
+
+    cleanup: Cleanup = "delete"
+    retention: timedelta | None = None
+    retention_bytes: int | None = None
+    tombstone_retention: timedelta = timedelta(days=1)
+    compaction_lag: timedelta = timedelta(0)
+    max_record_bytes: int = 1_000_000
+    archive: str | None = None
+    """A folder that takes what expires, as Parquet, before it is deleted (embedded log; beside the log if relative)."""
+
+    def __post_init__(self) -> None:
+        if self.cleanup not in ("delete", "compact", "compact,delete"):
+            raise ConfigError(f"cleanup: found {self.cleanup!r}, expected delete, compact or compact,delete")
+        for name in ("retention", "tombstone_retention", "compaction_lag"):
+            span: timedelta | None = getattr(self, name)
+            if span is not None and span < timedelta(0):
+                raise ConfigError(f"{name}: found {span}, expected no less than zero")
+        for name in ("retention_bytes", "max_record_bytes"):
+            size: int | None = getattr(self, name)
+            if size is not None and size < 1:
+                raise ConfigError(f"{name}: found {size}, expected at least 1")
+
+    @property
+    def compacts(self) -> bool:
+        """Whether old values of a key may go, which also means that every record needs a key."""
+        return "compact" in self.cleanup
+
+    @property
+    def expires(self) -> bool:
+        """Whether records go because of their age or the topic's size."""
+        return "delete" in self.cleanup and (self.retention is not None or self.retention_bytes is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic as the log describes it."""
+
+    name: str
+    partitions: int
+    settings: TopicSettings = field(default_factory=TopicSettings)
+
+
+class Bounds(NamedTuple):
+    """What a partition holds: offsets from ``start`` up to, and without, ``end``."""
+
+    start: int
+    end: int
+
+
+class Ack(NamedTuple):
+    """Where the events of one append stand, in the order they were given.
+
+    ``duplicate`` says that the batch was there already. Offsets are then those of the first time, or −1 each on an
+    engine that does not remember them (Kafka).
+    """
+
+    partitions: list[int]
+    offsets: list[int]
+    duplicate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A consumer group: who reads, and how far it has committed (the next offset to read)."""
+
+    name: str
+    members: tuple[str, ...]
+    offsets: Mapping[TopicPartition, int]
+    kind: Literal["consumer", "queue"] = "consumer"
+    generation: int = 0
+
+
+class Maintenance(NamedTuple):
+    """What one round of retention and compaction removed."""
+
+    expired: int = 0
+    compacted: int = 0
+
+
+class Delivery(NamedTuple):
+    """A record handed to one worker for a while; ``attempt`` counts from 1."""
+
+    record: Record
+    attempt: int
+
+
+class _Closing(ABC):
+    @abstractmethod
+    def close(self) -> None:
+        """Release everything; calling it again does nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Reader(_Closing):
+    """Reads partitions of a topic from given offsets on, in order, alone."""
+
+    @abstractmethod
+    def poll(self, limit: int = 1000, timeout: float = 0.0) -> list[Record]:
+        """Give the next records, waiting up to ``timeout`` seconds for the first; none means nothing came.
+
+        Within a partition records come in order and each once. Raises OffsetOutOfRange when retention has overtaken
+        the reader.
+        """
+
+    @property
+    @abstractmethod
+    def positions(self) -> dict[int, int]:
+        """The next offset of each partition."""
+
+
+class Consumer(_Closing):
+    """One member of a consumer group. Partitions are shared out among the members that live.
+
+    Commit after the work for at-least-once, before it for at-most-once. A member that neither polls nor commits for
+    ``lease`` is taken for dead, and its partitions pass on.
+    """
+
+    group: str
+    member: str
+
+    @abstractmethod
+    def poll(self, limit: int = 500, timeout: float = 1.0) -> list[Record]:
+        """Give the next records of the partitions this member owns, and renew its lease."""
+
+    @abstractmethod
+    def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
+        """Store how far the group has come: by default, past everything polled.
+
+        Raises GenerationFenced, and stores nothing, when this member has lost one of the partitions.
+        """
+
+    @property
+    @abstractmethod
+    def assignment(self) -> frozenset[TopicPartition]:
+        """The partitions this member owns, as of its last poll."""
+
+
+class Worker(_Closing):
+    """Takes single records off a topic, for work where one slow record must not hold up the rest.
+
+    A record that is neither done nor given back within the visibility timeout goes to another worker. After
+    ``max_deliveries`` attempts it moves to the dead-letter topic, with headers that say where from and why.
+    """
+
+    group: str
+    worker: str
+
+    @abstractmethod
+    def take(self, limit: int = 10, timeout: float = 1.0) -> list[Delivery]:
+        """Hand out records that nobody else holds, waiting up to ``timeout`` seconds for the first."""
+
+    @abstractmethod
+    def done(self, deliveries: Iterable[Delivery]) -> None:
+        """Acknowledge: these are never delivered again. Raises DeliveryFenced if one had timed out and passed on."""
+
+    @abstractmethod
+    def retry(self, deliveries: Iterable[Delivery]) -> None:
+        """Give back at once, for another attempt."""
+
+    @abstractmethod
+    def reject(self, deliveries: Iterable[Delivery], reason: str) -> None:
+        """Move to the dead-letter topic now."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSettings:
+    """How a work queue treats its records."""
+
+    visibility: timedelta = timedelta(seconds=30)
+    max_deliveries: int = 5
+    dead_letters: str | None = None
+    """The topic for what failed too often; ``TOPIC.dead`` unless named. Made when first needed."""
+
+    def __post_init__(self) -> None:
+        if self.max_deliveries < 1:
+            raise ConfigError(f"max_deliveries: found {self.max_deliveries}, expected at least 1")
+        if self.visibility <= timedelta(0):
+            raise ConfigError(f"visibility: found {self.visibility}, expected more than zero")
+
+
+class Log(_Closing):
+    """A durable, partitioned, replayable event log."""
+
+    url: str
+
+    @abstractmethod
+    def create_topic(self, name: str, partitions: int = 1, settings: TopicSettings | None = None) -> Topic:
+        """Make a topic; TopicExists if it is there, whatever its settings."""
+
+    @abstractmethod
+    def alter_topic(self, name: str, *, partitions: int | None = None, settings: TopicSettings | None = None) -> Topic:
+        """Change settings, or add partitions. More partitions move keys: order per key holds only from then on."""
+
+    @abstractmethod
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic, its records and the offsets that groups had in it."""
+
+    @abstractmethod
+    def topics(self) -> list[Topic]:
+        """All topics by name, without the engine's own."""
+
+    @abstractmethod
+    def topic(self, name: str) -> Topic:
+        """One topic; UnknownTopic if there is none."""
+
+    @abstractmethod
+    def append(
+        self, topic: str, events: Sequence[Event], *, producer: str | None = None, sequence: int | None = None
+    ) -> Ack:
+        """Append a batch; when this returns, it is on disk.
+
+        Each partition takes its share whole or not at all, and so does a topic on both engines of today. With
+        ``producer`` and ``sequence`` a repeat adds nothing; a producer's numbers in a topic must grow, gaps allowed.
+        """
+
+    @abstractmethod
+    def last_sequence(self, topic: str, producer: str) -> int | None:
+        """The highest sequence this producer has appended, for one that starts again; None for a new one."""
+
+    @abstractmethod
+    def bounds(self, topic: str) -> dict[int, Bounds]:
+        """First and next offset of every partition, taken at one moment."""
+
+    @abstractmethod
+    def offsets_at(self, topic: str, time: datetime) -> dict[int, int]:
+        """Per partition the first offset whose record's time is at or after ``time``; the end if there is none."""
+
+    @abstractmethod
+    def reader(self, topic: str, start: Start = "earliest", *, partitions: Iterable[int] | None = None) -> Reader:
+        """Read from ``start`` on, all partitions or some."""
+
+    @abstractmethod
+    def consumer(
+        self,
+        topics: str | Sequence[str],
+        group: str,
+        *,
+        start: Literal["earliest", "latest"] = "earliest",
+        lease: timedelta = timedelta(seconds=10),
+    ) -> Consumer:
+        """Join a group; ``start`` is for partitions where the group has committed nothing."""
+
+    @abstractmethod
+    def worker(self, topic: str, group: str, settings: QueueSettings | None = None) -> Worker:
+        """Join a work queue, which reads the topic from its earliest record on."""
+
+    @abstractmethod
+    def groups(self) -> list[Group]:
+        """All groups by name."""
+
+    @abstractmethod
+    def commit_group(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Set a group's offsets from outside; refused while it has live members."""
+
+    @abstractmethod
+    def delete_group(self, group: str) -> None:
+        """Forget a group; refused while it has live members."""
+
+    @abstractmethod
+    def maintain(self, topic: str) -> Maintenance:
+        """Apply retention and compaction now."""
+
+    def read(self, topic: str, partition: int, offset: int, limit: int = 1000) -> list[Record]:
+        """Give up to ``limit`` records from ``offset`` on; fewer only at the end of the partition."""
+        end = self.bounds(topic)[partition].end
+        records: list[Record] = []
+        with self.reader(topic, {partition: offset}) as reader:
+            while len(records) < limit and reader.positions[partition] < end:
+                records += reader.poll(limit - len(records), timeout=1.0)
+        return records
+
+
+def start_offsets(log: Log, topic: str, start: Start) -> dict[int, int]:
+    """Turn a start into an offset per partition; a mapping may name only some of them.
+
+    An explicit offset must lie within the log: raises OffsetOutOfRange otherwise.
+    """
+    bounds = log.bounds(topic)
+    if isinstance(start, datetime):
+        return log.offsets_at(topic, start)
+    if start == "earliest":
+        return {partition: bound.start for partition, bound in bounds.items()}
+    if start == "latest":
+        return {partition: bound.end for partition, bound in bounds.items()}
+    if isinstance(start, str):
+        raise ConfigError(
+            f"start: found {start!r}, expected earliest, latest, an offset, a time, or an offset per partition"
+        )
+    offsets = dict.fromkeys(bounds, start) if isinstance(start, int) else dict(start)
+    for partition, offset in offsets.items():
+        if partition not in bounds:
+            raise ConfigError(f"topic {topic} has no partition {partition}; it has {len(bounds)}")
+        check_offset(TopicPartition(topic, partition), offset, bounds[partition])
+    return offsets
+
+
+def check_offset(place: TopicPartition, offset: int, bounds: Bounds) -> None:
+    """Raise OffsetOutOfRange, naming what is missing, unless a read may begin at ``offset``."""
+    if offset < bounds.start:
+        raise OffsetOutOfRange(
+            f"topic {place.topic} partition {place.partition}: offsets {offset} to {bounds.start - 1} are gone;"
+            f" the log begins at {bounds.start}",
+            missing=(offset, bounds.start),
+            hint=f"read the archive if there is one, or `millstream groups reset GROUP --topic {place.topic} --to earliest`",
+        )
+    if offset > bounds.end:
+        raise OffsetOutOfRange(
+            f"topic {place.topic} partition {place.partition}: offset {offset} is beyond the end; the next one is {bounds.end}",
+            missing=(bounds.end, offset),
+            hint="was the topic deleted and made again? start from `earliest`",
+        )
+
+
+def check_topic_name(name: str) -> str:
+    """Give the name back if Kafka, and so every engine, accepts it."""
+    if not _NAME.fullmatch(name) or name in (".", "..") or name.startswith("__"):
+        raise BadName(
+            f"topic name {name!r} is not allowed",
+            hint="use 1 to 249 of the letters a-z A-Z, digits, '.', '_' and '-', not beginning with '__'",
+        )
+    return name
+
+
+def check_name(kind: str, name: str) -> str:
+    """The same for the name of a group or a producer."""
+    if not _GROUP.fullmatch(name) or name.startswith("__"):
+        raise BadName(
+            f"{kind} name {name!r} is not allowed",
+            hint="use 1 to 249 printable characters, not beginning with '__'",
+        )
+    return name

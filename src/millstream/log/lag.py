@@ -1,0 +1,159 @@
+"""How far groups are behind, and moving them: the same for every engine, from what the contract offers.
+
+Lag in records is the log's end less the committed offset, Kafka's way; on Kafka, and after compaction, that also counts
+offsets that hold no record. Lag in seconds is the age of the first unread record.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from millstream.errors import LogError, UnknownTopic
+from millstream.event import TopicPartition, to_millis
+from millstream.log.contract import Bounds, Group, Log, Start, Topic, start_offsets
+
+_WARN = 0.2  # of the retention left
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """One group in one partition. ``warning`` is empty unless records are lost, or soon will be, unread."""
+
+    group: str
+    topic: str
+    partition: int
+    committed: int
+    end: int
+    records: int
+    seconds: float
+    members: int
+    warning: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """What a reset does to one partition."""
+
+    topic: str
+    partition: int
+    before: int | None
+    after: int
+
+
+def lag(log: Log, *, groups: Iterable[str] | None = None, topic: str | None = None) -> list[Lag]:
+    """Lag of every group in every partition it has committed in."""
+    wanted = None if groups is None else set(groups)
+    rows: list[Lag] = []
+    topics: dict[str, tuple[Topic, dict[int, Bounds]]] = {}
+    for group in log.groups():
+        if wanted is not None and group.name not in wanted:
+            continue
+        for place, committed in sorted(group.offsets.items()):
+            if topic is not None and place.topic != topic:
+                continue
+            if place.topic not in topics:
+                try:
+                    topics[place.topic] = (log.topic(place.topic), log.bounds(place.topic))
+                except UnknownTopic:
+                    continue  # deleted, with offsets left behind (Kafka keeps them for a while)
+            described, bounds = topics[place.topic]
+            if place.partition in bounds:
+                rows.append(_lag(log, group, described, place, committed, bounds[place.partition]))
+    return rows
+
+
+def _lag(log: Log, group: Group, topic: Topic, place: TopicPartition, committed: int, bounds: Bounds) -> Lag:
+    now = time.time()
+    seconds, warning = 0.0, ""
+    if committed < bounds.start:
+        warning = f"offsets {committed} to {bounds.start - 1} are gone, unread"
+    elif committed < bounds.end:
+        unread = log.read(place.topic, place.partition, committed, 1)
+        if unread:
+            seconds = max(0.0, now - unread[0].timestamp / 1000)
+            warning = _expiring(topic, committed, bounds, now - unread[0].appended / 1000)
+    records = max(0, bounds.end - max(committed, bounds.start))
+    return Lag(
+        group.name,
+        place.topic,
+        place.partition,
+        committed,
+        bounds.end,
+        records,
+        round(seconds, 3),
+        len(group.members),
+        warning,
+    )
+
+
+def _expiring(topic: Topic, committed: int, bounds: Bounds, age: float) -> str:
+    """Say so while there is still time: less than a fifth of the retention is left before the unread record goes."""
+    settings = topic.settings
+    if not settings.expires:
+        return ""
+    if settings.retention is not None:
+        whole = settings.retention.total_seconds()
+        if whole - age < whole * _WARN:
+            return f"the first unread record expires in {max(0, whole - age):.0f} s"
+    # By size: only a partition that has lost records before is full, and the front of a full one goes next.
+    if settings.retention_bytes is not None and bounds.start > 0:
+        ahead = (committed - bounds.start) / (bounds.end - bounds.start)
+        if ahead < _WARN:
+            return f"only {committed - bounds.start} records lie between retention and the first unread one"
+    return ""
+
+
+def plan_reset(log: Log, group: str, topic: str, to: Start) -> list[Move]:
+    """What moving a group to ``to`` would change; nothing is done."""
+    known = next((g for g in log.groups() if g.name == group), None)
+    if known is not None and known.kind == "queue":
+        raise LogError(
+            f"group {group} is a work queue and has no position to move",
+            hint="delete the group to begin again",
+        )
+    before = {} if known is None else known.offsets
+    return [
+        Move(topic, partition, before.get(TopicPartition(topic, partition)), offset)
+        for partition, offset in sorted(start_offsets(log, topic, to).items())
+    ]
+
+
+def reset(log: Log, group: str, moves: Iterable[Move]) -> None:
+    """Carry out a plan; refused while the group has live members."""
+    log.commit_group(group, {TopicPartition(move.topic, move.partition): move.after for move in moves})
+
+
+def oldest_unread(rows: Iterable[Lag]) -> float:
+    """The worst lag in seconds."""
+    return max((row.seconds for row in rows), default=0.0)
+
+
+def describe_start(text: str) -> Start:
+    """Read ``earliest``, ``latest``, an offset, a time (ISO 8601) or ``0:17,1:4`` from a command line.
+
+    >>> describe_start("0:17,1:4")
+    {0: 17, 1: 4}
+    """
+    from datetime import UTC, datetime
+
+    from millstream.errors import ConfigError
+
+    if text in ("earliest", "latest"):
+        return text  # type: ignore[return-value]
+    if text.isdecimal():
+        return int(text)
+    parts = [part.split(":") for part in text.split(",")]
+    if all(len(part) == 2 and part[0].isdecimal() and part[1].isdecimal() for part in parts):
+        return {int(partition): int(offset) for partition, offset in parts}
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(
+            f"found {text!r}, expected earliest, latest, an offset, a time or offsets per partition",
+            hint="for example 2026-01-31T12:00:00Z, or 0:17,1:4",
+        ) from None
+    aware = time if time.tzinfo else time.replace(tzinfo=UTC)
+    to_millis(aware)
+    return aware

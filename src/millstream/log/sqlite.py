@@ -1,0 +1,420 @@
+"""The embedded log: topics, appending and reading in one SQLite file that many processes may share.
+
+One table per partition with the offset as its primary key. Offsets are dense: they come from the partition's row,
+inside the transaction that inserts, never from a clock. Groups, work queues and cleaning have files of their own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from millstream.errors import (
+    ConfigError,
+    GenerationFenced,
+    TopicExists,
+    UnknownTopic,
+)
+from millstream.event import Event, Record, TopicPartition, to_millis
+from millstream.failpoint import failpoint
+from millstream.log import clean, queue
+from millstream.log import group as membership
+from millstream.log import sequence as sequences
+from millstream.log.batch import Batch, load_headers
+from millstream.log.contract import (
+    Ack,
+    Bounds,
+    Consumer,
+    Group,
+    Log,
+    Maintenance,
+    QueueSettings,
+    Reader,
+    Start,
+    Topic,
+    TopicSettings,
+    Worker,
+    check_name,
+    check_offset,
+    check_topic_name,
+    start_offsets,
+)
+from millstream.log.store import Db, Store, create_records_table, records_table
+
+_BLOCK = 12  # the time index has one entry for every 2 ** 12 offsets
+
+
+class TopicRow(NamedTuple):
+    """A topic as stored; ``version`` grows with every change, which is how a writer notices one."""
+
+    id: int
+    version: int
+    topic: Topic
+
+
+class SqliteLog(Log):
+    """The log in one file. Safe to use from several threads and processes; ``clock`` gives milliseconds."""
+
+    def __init__(self, path: str | Path, *, create: bool = True, clock: Callable[[], int] | None = None) -> None:
+        self.url = f"sqlite:{path}"
+        self.clock = clock or (lambda: time.time_ns() // 1_000_000)
+        self.store = Store(Path(path), create=create)
+        self._topics: dict[str, TopicRow] = {}
+        self._spread = itertools.count()
+        self._expiry = clean.Expiry()
+
+    # topics
+
+    def create_topic(self, name: str, partitions: int = 1, settings: TopicSettings | None = None) -> Topic:
+        """Make a topic with its tables."""
+        topic = Topic(check_topic_name(name), _check_partitions(partitions), settings or TopicSettings())
+        with self.store.write() as db:
+            if db.execute("SELECT 1 FROM topic WHERE name = ?", (name,)).get:
+                raise TopicExists(f"topic {name} exists already", hint=f"`millstream topics describe {name}` shows it")
+            db.execute("INSERT INTO topic (name, settings, version) VALUES (?, ?, 1)", (name, _dump(topic.settings)))
+            _add_partitions(db, db.last_insert_rowid(), range(partitions))
+        return topic
+
+    def alter_topic(self, name: str, *, partitions: int | None = None, settings: TopicSettings | None = None) -> Topic:
+        """Store new settings; new partitions start empty."""
+        with self.store.write() as db:
+            row = self.row(name, db)
+            if partitions is not None:
+                if partitions < row.topic.partitions:
+                    raise ConfigError(
+                        f"topic {name} has {row.topic.partitions} partitions; found {partitions}, expected no fewer"
+                    )
+                _add_partitions(db, row.id, range(row.topic.partitions, _check_partitions(partitions)))
+            text = _dump(settings or row.topic.settings)
+            db.execute("UPDATE topic SET settings = ?, version = version + 1 WHERE id = ?", (text, row.id))
+            return self.row(name, db).topic
+
+    def delete_topic(self, name: str) -> None:
+        """Drop its tables and everything that refers to it."""
+        with self.store.write() as db:
+            row = self.row(name, db)
+            for partition in range(row.topic.partitions):
+                db.execute(f"DROP TABLE {records_table(row.id, partition)}")
+            for table in ("partition", "time_index", "sequence", "group_offset", "delivery", "queue"):
+                db.execute(f"DELETE FROM {table} WHERE topic = ?", (row.id,))
+            db.execute("DELETE FROM topic WHERE id = ?", (row.id,))
+
+    def topics(self) -> list[Topic]:
+        """All of them, by name."""
+        with self.store.read() as db:
+            return [
+                self.row(name, db).topic for (name,) in db.execute("SELECT name FROM topic ORDER BY name").fetchall()
+            ]
+
+    def topic(self, name: str) -> Topic:
+        """One of them."""
+        with self.store.read() as db:
+            return self.row(name, db).topic
+
+    def ensure_topic(self, name: str) -> None:
+        """Make the topic with one partition unless it is there."""
+        with contextlib.suppress(TopicExists):
+            self.create_topic(name)
+
+    def archive_path(self, archive: str) -> Path:
+        """A relative archive lies beside the log's file."""
+        return self.store.path.parent / archive
+
+    def row(self, name: str, db: Db) -> TopicRow:
+        """The stored topic as this transaction sees it."""
+        found = db.execute(
+            "SELECT id, version, settings FROM topic WHERE name = ?", (check_topic_name(name),)
+        ).fetchone()
+        if found is None:
+            self._topics.pop(name, None)
+            raise UnknownTopic(
+                f"no topic {name} in {self.url}",
+                hint=f"`millstream topics create {name}`, or `millstream topics list`",
+            )
+        cached = self._topics.get(name)
+        if cached is None or (cached.id, cached.version) != found[:2]:
+            count = db.execute("SELECT count(*) FROM partition WHERE topic = ?", (found[0],)).get
+            cached = self._topics[name] = TopicRow(found[0], found[1], Topic(name, count, _load(found[2])))
+        return cached
+
+    # appending
+
+    def append(
+        self, topic: str, events: Sequence[Event], *, producer: str | None = None, sequence: int | None = None
+    ) -> Ack:
+        """Append a batch in one transaction over all its partitions."""
+        if (producer is None) != (sequence is None):
+            raise ConfigError("append: producer and sequence go together; found only one")
+        if producer is not None:
+            check_name("producer", producer)
+        row = self._topics.get(topic)
+        if row is None:
+            with self.store.read() as db:
+                row = self.row(topic, db)
+        if not events:
+            return Ack([], [])
+        while True:
+            spread = next(self._spread) * len(events) if sequence is None else sequence
+            batch = Batch(row.topic, events, spread)
+            with self.store.write() as db:
+                if producer is not None and sequence is not None:
+                    repeat = sequences.repeat(db, row, events, producer, sequence)
+                    if repeat:
+                        return repeat
+                ack = self._insert(db, row, batch)
+                if ack is not None:
+                    if producer is not None and sequence is not None:
+                        sequences.remember(db, row, ack, producer, sequence)
+                    failpoint("log.append.in_transaction")
+                else:
+                    row = self.row(topic, db)  # the topic changed since we looked: cut the batch anew
+            if ack is not None:
+                self._expiry.after_append(self, row, len(events))
+                return ack
+
+    def _insert(self, db: Db, row: TopicRow, batch: Batch) -> Ack | None:
+        found = db.execute(
+            "SELECT p.partition, p.next, p.appended FROM topic t JOIN partition p ON p.topic = t.id"
+            " WHERE t.id = ? AND t.version = ? ORDER BY p.partition",
+            (row.id, row.version),
+        ).fetchall()
+        if not found:
+            return None
+        # Append time never runs backwards within a topic, whatever the machine's clock does.
+        now = max(self.clock(), max(appended for _, _, appended in found))
+        counters = [itertools.count(first).__next__ for _, first, _ in found]
+        offsets = [counters[place]() for place in batch.places]
+        times = [now if time is None else time for time in batch.millis]
+        rows: list[list[tuple[object, ...]]] = [[] for _ in found]
+        sizes = [0] * len(found)
+        columns = zip(offsets, times, itertools.repeat(now), batch.keys, batch.values, batch.headers)
+        for partition, size, values in zip(batch.places, batch.sizes, columns, strict=True):
+            rows[partition].append(values)
+            sizes[partition] += size
+        newest = max(times)
+        for partition, first, _ in found:
+            if rows[partition]:
+                past = first + len(rows[partition])
+                db.executemany(
+                    f"INSERT INTO {records_table(row.id, partition)} VALUES (?, ?, ?, ?, ?, ?)",
+                    rows[partition],
+                )
+                db.execute(
+                    "UPDATE partition SET next = ?, bytes = bytes + ?, appended = ? WHERE topic = ? AND partition = ?",
+                    (past, sizes[partition], now, row.id, partition),
+                )
+                db.executemany(
+                    "INSERT INTO time_index VALUES (?, ?, ?, ?)"
+                    " ON CONFLICT DO UPDATE SET newest = max(newest, excluded.newest)",
+                    [(row.id, partition, block, newest) for block in range(first >> _BLOCK, (past - 1 >> _BLOCK) + 1)],
+                )
+        return Ack(batch.places, offsets)
+
+    def append_within(self, db: Db, topic: str, events: Sequence[Event]) -> None:
+        """Append as part of a transaction that does something else too."""
+        row = self.row(topic, db)
+        self._insert(db, row, Batch(row.topic, events, next(self._spread)))
+
+    def last_sequence(self, topic: str, producer: str) -> int | None:
+        """The highest number remembered."""
+        with self.store.read() as db:
+            row = self.row(topic, db)
+            last: int | None = sequences.last_sequence(db, row.id, check_name("producer", producer))
+            return last
+
+    # reading
+
+    def bounds(self, topic: str) -> dict[int, Bounds]:
+        """What each partition holds, in one snapshot."""
+        with self.store.read() as db:
+            return partition_bounds(db, self.row(topic, db).id)
+
+    def offsets_at(self, topic: str, time: datetime) -> dict[int, int]:
+        """Find the block whose newest time is late enough, then the record in it."""
+        millis = to_millis(time)
+        with self.store.read() as db:
+            row = self.row(topic, db)
+            return {
+                partition: _offset_at(db, row.id, partition, bound, millis)
+                for partition, bound in partition_bounds(db, row.id).items()
+            }
+
+    def reader(self, topic: str, start: Start = "earliest", *, partitions: Iterable[int] | None = None) -> SqliteReader:
+        """Read alone."""
+        offsets = start_offsets(self, topic, start)
+        if partitions is not None:
+            chosen = set(partitions)
+            offsets = {partition: offset for partition, offset in offsets.items() if partition in chosen}
+        return SqliteReader(self, topic, offsets, grows=partitions is None and not isinstance(start, Mapping))
+
+    def read(self, topic: str, partition: int, offset: int, limit: int = 1000) -> list[Record]:
+        """One query."""
+        with self.store.read() as db:
+            row = self.row(topic, db)
+            bounds = partition_bounds(db, row.id)
+            if partition not in bounds:
+                raise ConfigError(f"topic {topic} has no partition {partition}; it has {len(bounds)}")
+            check_offset(TopicPartition(topic, partition), offset, bounds[partition])
+            return self.fetch(db, row, partition, offset, limit)
+
+    def fetch(self, db: Db, row: TopicRow, partition: int, offset: int, limit: int) -> list[Record]:
+        """Records of one partition inside a transaction."""
+        name, make = row.topic.name, tuple.__new__
+        with self.store.errors(f"topic {name} partition {partition}, reading from offset {offset}"):
+            return [
+                make(Record, (name, partition, o, k, v, t, a, () if h is None else load_headers(h)))
+                for o, t, a, k, v, h in db.execute(
+                    f"SELECT * FROM {records_table(row.id, partition)} WHERE offset >= ? ORDER BY offset LIMIT ?",
+                    (offset, limit),
+                )
+            ]
+
+    # groups and queues
+
+    def consumer(
+        self,
+        topics: str | Sequence[str],
+        group: str,
+        *,
+        start: Literal["earliest", "latest"] = "earliest",
+        lease: timedelta = timedelta(seconds=10),
+    ) -> Consumer:
+        """Join a group by a lease in the file."""
+        names = (topics,) if isinstance(topics, str) else tuple(topics)
+        return membership.SqliteConsumer(self, names, check_name("group", group), start, lease)
+
+    def worker(self, topic: str, group: str, settings: QueueSettings | None = None) -> Worker:
+        """Join a work queue."""
+        return queue.SqliteWorker(self, topic, check_name("group", group), settings or QueueSettings())
+
+    def groups(self) -> list[Group]:
+        """All groups, with the members whose lease is alive."""
+        with self.store.read() as db:
+            return membership.describe(db, self.clock())
+
+    def commit_group(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Set offsets of a group without live members."""
+        with self.store.write() as db:
+            if members := membership.live_members(db, check_name("group", group), self.clock()):
+                raise GenerationFenced(f"group {group} has live members: {', '.join(members)}", hint="stop them first")
+            membership.ensure(db, group, "consumer")
+            for place, offset in offsets.items():
+                row = self.row(place.topic, db)
+                bounds = partition_bounds(db, row.id)
+                if place.partition not in bounds:
+                    raise ConfigError(f"topic {place.topic} has no partition {place.partition}; it has {len(bounds)}")
+                membership.store_offset(db, group, row.id, place.partition, offset)
+
+    def delete_group(self, group: str) -> None:
+        """Forget a group without live members."""
+        with self.store.write() as db:
+            if members := membership.live_members(db, check_name("group", group), self.clock()):
+                raise GenerationFenced(f"group {group} has live members: {', '.join(members)}", hint="stop them first")
+            for table in ("member", "group_offset", "delivery", "queue"):
+                db.execute(f"DELETE FROM {table} WHERE consumer_group = ?", (group,))
+            db.execute("DELETE FROM consumer_group WHERE name = ?", (group,))
+
+    def maintain(self, topic: str) -> Maintenance:
+        """Expire, then compact."""
+        return clean.maintain(self, topic)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.store.close()
+
+
+class SqliteReader(Reader):
+    """A position per partition and one snapshot per poll."""
+
+    def __init__(self, log: SqliteLog, topic: str, offsets: dict[int, int], *, grows: bool) -> None:
+        self._log, self._topic, self._offsets, self._grows = log, topic, offsets, grows
+        self._turn = 0
+
+    @property
+    def positions(self) -> dict[int, int]:
+        """The next offset of each partition."""
+        return dict(self._offsets)
+
+    def poll(self, limit: int = 1000, timeout: float = 0.0) -> list[Record]:
+        """Go round the partitions, beginning with another one each time."""
+        deadline = time.monotonic() + timeout
+        while True:
+            version = self._log.store.version()
+            records = self._take(limit)
+            left = deadline - time.monotonic()
+            if records or left <= 0:
+                return records
+            self._log.store.wait(version, left)
+
+    def _take(self, limit: int) -> list[Record]:
+        log, records = self._log, list[Record]()
+        with log.store.read() as db:
+            row = log.row(self._topic, db)
+            bounds = partition_bounds(db, row.id)
+            if self._grows and len(bounds) > len(self._offsets):
+                self._offsets |= {p: bound.start for p, bound in bounds.items() if p not in self._offsets}
+            order = sorted(self._offsets)
+            self._turn += 1
+            for i in range(len(order)):
+                partition = order[(i + self._turn) % len(order)]
+                offset, end = self._offsets[partition], bounds[partition].end
+                if offset == end or len(records) >= limit:
+                    continue
+                check_offset(TopicPartition(self._topic, partition), offset, bounds[partition])
+                wanted = limit - len(records)
+                found = log.fetch(db, row, partition, offset, wanted)
+                # Compaction may have left nothing behind us up to the end: that is progress too.
+                self._offsets[partition] = end if len(found) < wanted else found[-1].offset + 1
+                records += found
+        return records
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+def partition_bounds(db: Db, topic: int) -> dict[int, Bounds]:
+    """Start and end of each partition."""
+    rows = db.execute("SELECT partition, start, next FROM partition WHERE topic = ? ORDER BY partition", (topic,))
+    return {partition: Bounds(start, end) for partition, start, end in rows}
+
+
+def _check_partitions(partitions: int) -> int:
+    if not 1 <= partitions <= 1000:
+        raise ConfigError(f"partitions: found {partitions}, expected 1 to 1000")
+    return partitions
+
+
+def _add_partitions(db: Db, topic: int, partitions: range) -> None:
+    for partition in partitions:
+        db.execute("INSERT INTO partition (topic, partition) VALUES (?, ?)", (topic, partition))
+        create_records_table(db, topic, partition)
+
+
+def _offset_at(db: Db, topic: int, partition: int, bounds: Bounds, millis: int) -> int:
+    blocks = db.execute(
+        "SELECT block FROM time_index WHERE topic = ? AND partition = ? AND newest >= ? AND block >= ? ORDER BY block",
+        (topic, partition, millis, bounds.start >> _BLOCK),
+    )
+    for (block,) in blocks:  # the first one has it, unless cleaning took the record that made the block's newest time
+        found = db.execute(
+            f"SELECT min(offset) FROM {records_table(topic, partition)} WHERE offset BETWEEN ? AND ? AND timestamp >= ?",
+            (block << _BLOCK, (block + 1 << _BLOCK) - 1, millis),
+        ).get
+        if found is not None:
+            return int(found)
+    return bounds.end
+
+
+def _dump(settings: TopicSettings) -> str:
+    return msgspec.json.encode(settings).decode()
+
+
+def _load(text: str) -> TopicSettings:
+    return msgspec.json.decode(text, type=TopicSettings)

@@ -1,0 +1,97 @@
+"""Java libraries that pip cannot install: resolved once, with what they need, and kept in the user's cache.
+
+Spark's own wheel contains Apache Ivy, which finds a library and its dependencies where Maven would. A set of jars
+gets its folder name only when it is complete, so a folder that exists can be used without asking the network again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from importlib.metadata import version as version_of
+from pathlib import Path
+
+from millstream.errors import MachineError
+from millstream.spark.java import cache_folder, find_java, spark_folder
+
+KAFKA = "4.3.1"
+"""The broker for tests: share groups are ready for production since 4.2."""
+
+
+def resolve(coordinate: str) -> list[Path]:
+    """Return the jars of ``group:artifact:version`` and of all it needs at run time.
+
+    The first call for a coordinate needs the network. ``MILLSTREAM_IVY_SETTINGS`` names an Ivy settings file, for
+    machines that reach libraries through a mirror of their own.
+    """
+    folder = cache_folder() / "jars" / coordinate.replace(":", "-")
+    if not folder.exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with (folder.parent / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # one download, however many processes want it
+            if not folder.exists():
+                _download(coordinate, folder)
+    return sorted(folder.glob("*.jar"))
+
+
+def spark_kafka_jars() -> list[Path]:
+    """Return what Spark needs to read and write Kafka, beyond what its wheel has."""
+    present = {_artifact(jar) for jar in (spark_folder() / "jars").glob("*.jar")}
+    jars = resolve(f"org.apache.spark:spark-sql-kafka-0-10_2.13:{version_of('pyspark')}")
+    return [jar for jar in jars if _artifact(jar) not in present]
+
+
+def kafka_broker_classpath() -> list[Path]:
+    """Return the jars of a Kafka broker, with Spark's logging jars: Kafka's own list has no logging at all."""
+    spark = spark_folder() / "jars"
+    logging = [jar for name in ("slf4j-api", "log4j-slf4j2-impl", "log4j-api", "log4j-core") for jar in spark.glob(f"{name}-2*.jar")]
+    replaced = {_artifact(jar) for jar in logging}
+    return [*logging, *(jar for jar in resolve(f"org.apache.kafka:kafka_2.13:{KAFKA}") if _artifact(jar) not in replaced)]
+
+
+def _artifact(jar: Path) -> str:
+    """Return a jar's name without its version.
+
+    >>> _artifact(Path("spark-sql-kafka-0-10_2.13-4.3.0.jar"))
+    'spark-sql-kafka-0-10_2.13'
+    """
+    return re.sub(r"-\d+(\.\d+)+[^-]*(-\d+)?\.jar$", "", jar.name)
+
+
+def _download(coordinate: str, folder: Path) -> None:
+    group, artifact, version = coordinate.split(":")
+    ivy = next((spark_folder() / "jars").glob("ivy-*.jar"), None)
+    if ivy is None:
+        raise MachineError("pyspark has no Ivy to resolve jars with", hint="pip install --force-reinstall pyspark")
+    settings = os.environ.get("MILLSTREAM_IVY_SETTINGS")
+    # Ivy's own cache goes with the temporary folder: it is not safe to share, and a second copy of every jar.
+    with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
+        ready = Path(temporary) / "ready"
+        command: list[str | Path] = [find_java().executable, "-cp", ivy, "org.apache.ivy.Main", "-warn", "-m2compatible"]
+        command += ["-settings", settings] if settings else []
+        command += ["-cache", Path(temporary) / "ivy", "-dependency", group, artifact, version]
+        # "default" is what the artifact needs at run time: nothing optional, provided or for its tests.
+        command += ["-confs", "default", "-types", "jar", "bundle"]
+        command += ["-retrieve", f"{ready}/[artifact]-[revision](-[classifier]).[ext]"]
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        output = result.stdout + result.stderr
+        if result.returncode != 0 or not ready.exists() or "UNRESOLVED DEPENDENCIES" in output:
+            raise MachineError(
+                f"{coordinate} could not be resolved: {_reason(output)}",
+                hint="connect to the network, or name your mirror with MILLSTREAM_IVY_SETTINGS; it is needed only once",
+            )
+        shutil.move(ready, folder)
+
+
+def _reason(output: str) -> str:
+    """Return what Ivy says went wrong, in one line."""
+    missing = re.findall(r":: ([^\s:]+;\S+): (.+)", output)
+    if re.search(r"UnknownHost|Host .* not found|Connect(ion|Exception)|timed out", output, re.IGNORECASE):
+        return "no network"
+    if missing:
+        return ", ".join(sorted({f"{name.replace('#', ':').replace(';', ':')} is {why}" for name, why in missing}))
+    return output.strip().splitlines()[-1] if output.strip() else "Ivy said nothing"

