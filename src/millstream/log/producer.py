@@ -1,0 +1,318 @@
+"""A producer that gathers events into batches in the background, behind a buffer of bounded size.
+
+What happens when the log is slower than the caller is chosen by name: ``block`` makes the caller wait, ``drop`` throws
+events away and counts them, ``buffer`` writes them to a file beside the process until a limit, then blocks. Events of
+one producer reach the log in the order they were sent, and each batch carries a sequence number, so neither a retry
+after a lost acknowledgement nor a restart over a spill file puts a batch in twice.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections import deque
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from millstream.errors import BadEvent, ConfigError, LogError, LogFull, LogUnavailable, MillstreamError, SequenceTooOld
+from millstream.event import Event, Record, TopicPartition
+from millstream.log.contract import Log, check_name
+
+Policy: TypeAlias = Literal["block", "drop", "buffer"]
+_RETRY = (0.05, 2.0)  # seconds between two tries: the first, and the most
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """How much a producer holds, and what it does beyond that.
+
+    ``capacity`` counts events in memory. With ``drop``, ``dropping`` says which end loses. With ``buffer``, ``spill`` is
+    the file and ``spill_bytes`` its limit.
+    """
+
+    policy: Policy = "block"
+    capacity: int = 10_000
+    batch: int = 1000
+    linger: timedelta = timedelta(milliseconds=5)
+    dropping: Literal["newest", "oldest"] = "newest"
+    spill: Path | None = None
+    spill_bytes: int = 1 << 30
+
+    def __post_init__(self) -> None:
+        if self.policy not in ("block", "drop", "buffer"):
+            raise ConfigError(f"policy: found {self.policy!r}, expected block, drop or buffer")
+        if self.dropping not in ("newest", "oldest"):
+            raise ConfigError(f"dropping: found {self.dropping!r}, expected newest or oldest")
+        if self.capacity < 1 or self.batch < 1:
+            raise ConfigError(f"capacity {self.capacity} and batch {self.batch} must be at least 1")
+        if self.policy == "buffer" and self.spill is None:
+            raise ConfigError("policy buffer needs a file to spill to", hint="Buffer('buffer', spill=Path('spill.db'))")
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """What became of the events: sent = accepted − failed, once flushed; dropped ones were never accepted.
+
+    With ``dropping="oldest"`` an accepted event may still be dropped later; it is then counted in both.
+    """
+
+    accepted: int = 0
+    sent: int = 0
+    dropped: int = 0
+    blocked: int = 0
+    spilled: int = 0
+    retried: int = 0
+    failed: int = 0
+
+
+class Producer:
+    """Sends events to one topic. Thread-safe. Use it in a ``with`` block, or call :meth:`close`, or lose the tail.
+
+    A ``name`` that is the same after a restart makes the restart part of one sequence; without one it is random.
+    """
+
+    def __init__(self, log: Log, topic: str, buffer: Buffer | None = None, *, name: str | None = None) -> None:
+        self.buffer = buffer or Buffer()
+        if self.buffer.policy == "buffer" and name is None:
+            raise ConfigError(
+                "policy buffer needs a producer name", hint="what is in the file must be recognised after a restart"
+            )
+        self.name = check_name("producer", name or f"producer-{secrets.token_hex(8)}")
+        log.topic(topic)
+        self._log, self._topic = log, topic
+        self._head: deque[Event] = deque()  # the oldest events; then come those in the spill file, then `_tail`
+        self._tail: list[Event] = []
+        self._changed = threading.Condition()
+        self._counters = Counters()
+        self._error: MillstreamError | None = None
+        self._closing = self._sending = False
+        last = log.last_sequence(topic, self.name)
+        self._sequence = 0 if last is None else last + 1
+        self._spill = _Spill(self.buffer) if self.buffer.policy == "buffer" else None
+        if self._spill:
+            self._sequence = max(self._sequence, self._spill.next_sequence)
+        self._head_sequence = self._sequence
+        self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
+        self._thread.start()
+
+    @property
+    def counters(self) -> Counters:
+        """A snapshot."""
+        return self._counters
+
+    def send(self, event: Event, *, timeout: float | None = None) -> bool:
+        """Hand over an event; False says that it was dropped.
+
+        It is in the log only after :meth:`flush` or :meth:`close` returned. Raises LogUnavailable if it had to wait
+        longer than ``timeout``, and an earlier event's error if there was one.
+        """
+        with self._changed:
+            self._check()
+            if self._full():
+                if self.buffer.policy == "drop":
+                    self._count(dropped=1)
+                    if self.buffer.dropping == "newest":
+                        return False
+                    self._head.popleft()
+                else:
+                    self._count(blocked=1)
+                    if not self._changed.wait_for(lambda: not self._full() or self._stopped(), timeout):
+                        raise LogUnavailable(
+                            f"producer {self.name}: no room for {timeout} s", hint="is the log reachable?"
+                        )
+                    self._check()
+            if self._spill and (self._spill.waiting or self._tail or len(self._head) >= self.buffer.capacity):
+                self._tail.append(event)
+                if len(self._tail) >= self.buffer.batch:
+                    self._spill_tail(self._spill)
+            else:
+                self._head.append(event)
+            self._count(accepted=1)
+            self._changed.notify_all()
+            return True
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until everything accepted is in the log; raise what went wrong."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: not self._pending() or self._error is not None, timeout):
+                raise LogUnavailable(f"producer {self.name}: not everything is in the log after {timeout} s")
+            self._check()
+
+    def close(self, timeout: float | None = 30.0) -> None:
+        """Flush and stop. What is in a spill file stays there for the next producer of that name."""
+        try:
+            if not self._closing:
+                self.flush(timeout)
+        finally:
+            with self._changed:
+                self._closing = True
+                self._changed.notify_all()
+            self._thread.join()
+            if self._spill:
+                self._spill.close()
+
+    def __enter__(self) -> Producer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _full(self) -> bool:
+        return len(self._head) >= self.buffer.capacity and (self._spill is None or self._spill.full)
+
+    def _pending(self) -> bool:
+        return bool(self._head or self._tail or self._sending or (self._spill and self._spill.waiting))
+
+    def _stopped(self) -> bool:
+        return self._closing or self._error is not None
+
+    def _check(self) -> None:
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+        if self._closing:
+            raise LogUnavailable(f"producer {self.name} is closed")
+
+    def _count(self, **more: int) -> None:
+        self._counters = replace(
+            self._counters, **{name: getattr(self._counters, name) + n for name, n in more.items()}
+        )
+
+    def _spill_tail(self, spill: _Spill) -> None:
+        """Write the newest events to the file as one batch with a number of its own.
+
+        Numbers must grow in the order of sending, and what is in memory goes before the file: when the file begins to
+        fill, as many numbers are kept aside for the memory as it can need (each event singly, and each batch once).
+        """
+        if not spill.waiting:
+            self._head_sequence = self._sequence
+            self._sequence += 2 * len(self._head)
+        spill.add(self._tail, self._sequence)
+        self._sequence += len(self._tail) + 1
+        self._count(spilled=len(self._tail))
+        self._tail = []
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closing or self._pending())
+                if self._closing:
+                    return
+                spill = self._spill if self._spill and self._spill.waiting and not self._head else None
+                if not self._head and not spill:
+                    self._head, self._tail = deque(self._tail), []
+                if self._head and len(self._head) < self.buffer.batch:
+                    self._changed.wait_for(
+                        lambda: self._closing or len(self._head) >= self.buffer.batch,
+                        self.buffer.linger.total_seconds(),
+                    )
+                events = (
+                    [self._head.popleft() for _ in range(min(self.buffer.batch, len(self._head)))] if not spill else []
+                )
+                sequence = self._number(len(events))
+                self._sending = True
+                self._changed.notify_all()
+            if spill:
+                events, sequence = spill.next()
+            done = self._send(events, sequence)
+            with self._changed:
+                if spill and done:
+                    spill.done(len(events))
+                self._sending = False
+                self._changed.notify_all()
+
+    def _number(self, events: int) -> int:
+        """A number for a batch, with room for one more per event in case they must go singly."""
+        if self._spill and self._spill.waiting:
+            self._head_sequence += events + 1
+            return self._head_sequence - events - 1
+        self._sequence += events + 1
+        return self._sequence - events - 1
+
+    def _send(self, events: list[Event], sequence: int) -> bool:
+        """Append, again and again while the log is away; single out an event that the log will never take.
+
+        False says that the producer was closed before the log was back.
+        """
+        pause = _RETRY[0]
+        while events:
+            try:
+                self._log.append(self._topic, events, producer=self.name, sequence=sequence)
+            except SequenceTooOld:
+                pass  # a spilled batch that had arrived long before the restart
+            except (LogUnavailable, LogFull) as error:
+                with self._changed:
+                    self._count(retried=1)
+                    if self._changed.wait_for(lambda: self._closing, pause):
+                        self._error = error
+                        return False
+                pause = min(pause * 2, _RETRY[1])
+                continue
+            except LogError as error:
+                if isinstance(error, BadEvent) and len(events) > 1:
+                    return all(self._send([event], sequence + 1 + i) for i, event in enumerate(events))
+                with self._changed:
+                    self._error = error
+                    self._count(failed=len(events))
+                return True
+            with self._changed:
+                self._count(sent=len(events))
+            return True
+        return True
+
+
+class _Spill:
+    """Batches on disk, in order, in a log of their own; a header of each record names its batch."""
+
+    def __init__(self, buffer: Buffer) -> None:
+        from millstream.log.sqlite import SqliteLog
+
+        assert buffer.spill is not None  # noqa: S101  (Buffer checks it)
+        self._log = SqliteLog(buffer.spill)
+        self._log.ensure_topic("spill")
+        self._limit = buffer.spill_bytes
+        self._place = TopicPartition("spill", 0)
+        self._bytes = 0
+        end = self._log.bounds("spill")[0].end
+        self._offset = next((g.offsets.get(self._place, 0) for g in self._log.groups() if g.name == "sender"), 0)
+        self.waiting = end - self._offset
+        self.next_sequence = 0
+        if self.waiting:
+            sequence, count = _mark(self._log.read("spill", 0, end - 1, 1)[0])
+            self.next_sequence = sequence + count + 1
+
+    @property
+    def full(self) -> bool:
+        return self._bytes >= self._limit
+
+    def add(self, events: list[Event], sequence: int) -> None:
+        mark = ("batch", f"{sequence}:{len(events)}".encode())
+        self._log.append("spill", [event._replace(headers=(*event.headers, mark)) for event in events])
+        self._bytes += sum(len(event.value or b"") + len(event.key or b"") for event in events)
+        self.waiting += len(events)
+
+    def next(self) -> tuple[list[Event], int]:
+        """The batch to send next, exactly as it was written, and its number."""
+        sequence, count = _mark(self._log.read("spill", 0, self._offset, 1)[0])
+        records = self._log.read("spill", 0, self._offset, count)
+        return [Event(r.value, r.key, r.time, r.headers[:-1]) for r in records], sequence
+
+    def done(self, count: int) -> None:
+        self._offset += count
+        self.waiting -= count
+        self._log.commit_group("sender", {self._place: self._offset})
+        if not self.waiting:
+            self._log.delete_topic("spill")
+            self._log.ensure_topic("spill")
+            self._offset = self._bytes = 0
+
+    def close(self) -> None:
+        self._log.close()
+
+
+def _mark(record: Record) -> tuple[int, int]:
+    """The number and the size of the batch that a spilled record belongs to."""
+    sequence, count = record.headers[-1][1].split(b":")
+    return int(sequence), int(count)
