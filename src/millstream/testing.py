@@ -54,14 +54,21 @@ _SERVER = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
     "log.initial.task.delay.ms": "100",
     "log.retention.check.interval.ms": "500",
+    "log.retention.ms": "-1",  # or events with a time long ago are gone before the test reads them
     "log.segment.delete.delay.ms": "100",
     "log.cleaner.backoff.ms": "200",
     "log.cleaner.min.cleanable.ratio": "0.01",
     "log.cleaner.dedupe.buffer.size": "4194304",
-    # the shortest locks that a share group may ask for
-    "group.share.min.record.lock.duration.ms": "1000",
-    "group.consumer.min.session.timeout.ms": "1000",
+    # a member hears of its partitions at a heartbeat
+    "group.consumer.min.heartbeat.interval.ms": "200",
+    "group.consumer.heartbeat.interval.ms": "200",
+    "group.share.min.heartbeat.interval.ms": "200",
+    "group.share.heartbeat.interval.ms": "200",
+    # the least that a group may ask for
     "group.min.session.timeout.ms": "1000",
+    "group.consumer.min.session.timeout.ms": "1000",
+    "group.share.min.session.timeout.ms": "1000",
+    "group.share.min.record.lock.duration.ms": "1000",
 }
 
 _LOG4J = """

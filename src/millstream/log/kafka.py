@@ -1,0 +1,518 @@
+"""The log on Kafka, by Kafka's own parts: its topics, groups, transactions and share groups.
+
+Every append is one transaction, so that a batch is there whole or not at all; readers read committed. A named
+producer's last sequence is the committed offset of a group of its own, stored in the same transaction: whatever becomes
+of an acknowledgement, the next producer of that name first settles the open transaction and then reads how far it got.
+After an unknown outcome the client is thrown away, never reused (librdkafka lacks the second part of KIP-890).
+"""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+from typing import Any, Literal
+
+from millstream import config
+from millstream.errors import (
+    BadEvent,
+    ConfigError,
+    GenerationFenced,
+    LogUnavailable,
+    MachineError,
+    TopicExists,
+    UnknownTopic,
+)
+from millstream.event import Event, TopicPartition, to_millis
+from millstream.log.batch import Batch
+from millstream.log.contract import (
+    Ack,
+    Bounds,
+    Consumer,
+    Group,
+    Log,
+    Maintenance,
+    QueueSettings,
+    Reader,
+    Start,
+    Topic,
+    TopicSettings,
+    Worker,
+    check_name,
+    check_topic_name,
+    start_offsets,
+)
+
+try:
+    import confluent_kafka
+    import confluent_kafka.admin
+except ImportError as error:  # pragma: no cover
+    raise MachineError("a kafka:// log needs the Kafka client", hint="pip install 'millstream[kafka]'") from error
+
+# The client's types describe half of what it takes and gives; its errors are checked by the tests against a broker.
+ck: Any = confluent_kafka
+ck_admin: Any = confluent_kafka.admin
+
+TIMEOUT = 15.0
+_OWN = "__millstream.producer."  # groups that hold producers' sequences
+_OVERHEAD = 1024  # what Kafka adds to a record and its batch
+_MILLISECOND = timedelta(milliseconds=1)
+GONE = {"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "UNKNOWN_TOPIC_ID"}
+FENCES = {
+    "ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID", "REBALANCE_IN_PROGRESS", "_ASSIGNMENT_LOST", "_MAX_POLL_EXCEEDED",
+    "FENCED_INSTANCE_ID", "FENCED_MEMBER_EPOCH", "STALE_MEMBER_EPOCH", "NON_EMPTY_GROUP", "_STATE",
+}  # fmt: skip
+
+
+class KafkaLog(Log):
+    """The log in a Kafka cluster; ``servers`` is what Kafka calls bootstrap servers."""
+
+    def __init__(self, servers: str, settings: Mapping[str, str] | None = None) -> None:
+        self.url = f"kafka://{servers}"
+        self._settings = {name: config.resolve(value) for name, value in (settings or {}).items()}
+        self.client = {"bootstrap.servers": servers, "log_level": "0", "socket.connection.setup.timeout.ms": "10000"}
+        self.client |= self._settings
+        self.admin = ck_admin.AdminClient(dict(self.client), logger=silent)
+        self._topics: dict[str, tuple[float, Topic]] = {}
+        self._producers: dict[tuple[str, str], _TopicProducer] = {}
+        self._anonymous = secrets.token_hex(8)
+        self._spread = itertools.count()
+        self._lock = threading.Lock()
+        self._metadata()  # an address where nothing listens is an error now, not at the first append
+
+    # topics
+
+    def create_topic(self, name: str, partitions: int = 1, settings: TopicSettings | None = None) -> Topic:
+        """Make a topic with as many replicas as the cluster's default says."""
+        topic = Topic(check_topic_name(name), partitions, settings or TopicSettings())
+        if partitions < 1:
+            raise ConfigError(f"partitions: found {partitions}, expected 1 or more")
+        self._settle(
+            self.admin.create_topics([ck_admin.NewTopic(name, partitions, config=_configs(topic.settings))]), name
+        )
+        self._await(lambda: len(self._metadata().get(name, ())) == partitions)
+        return topic
+
+    def alter_topic(self, name: str, *, partitions: int | None = None, settings: TopicSettings | None = None) -> Topic:
+        """Change configurations; add partitions."""
+        current = self._topic(name, fresh=True)
+        if partitions is not None and partitions < current.partitions:
+            raise ConfigError(
+                f"topic {name} has {current.partitions} partitions; found {partitions}, expected no fewer"
+            )
+        if partitions is not None and partitions > current.partitions:
+            self._settle(self.admin.create_partitions([ck_admin.NewPartitions(name, partitions)]), name)
+            self._await(lambda: len(self._metadata().get(name, ())) == partitions)
+        if settings is not None:
+            entries = [
+                ck_admin.ConfigEntry(key, value, incremental_operation=ck_admin.AlterConfigOpType.SET)
+                for key, value in _configs(settings).items()
+            ]
+            resource = ck_admin.ConfigResource(ck_admin.ResourceType.TOPIC, name, incremental_configs=entries)
+            self._settle(self.admin.incremental_alter_configs([resource]), name)
+        wanted = settings or current.settings
+        self._await(lambda: self._topic(name, fresh=True).settings == wanted)
+        return self._topic(name)
+
+    def delete_topic(self, name: str) -> None:
+        """Delete it, and wait until it is gone."""
+        self._topic(name, fresh=True)
+        for key in [key for key in self._producers if key[0] == name]:
+            self._producers.pop(key).close()
+        self._settle(self.admin.delete_topics([name]), name)
+        self._topics.pop(name, None)
+        self._await(lambda: name not in self._metadata())
+
+    def topics(self) -> list[Topic]:
+        """All but Kafka's own."""
+        return self._describe(sorted(name for name in self._metadata() if not name.startswith("__")))
+
+    def topic(self, name: str) -> Topic:
+        """As Kafka describes it now."""
+        return self._topic(name, fresh=True)
+
+    def _topic(self, name: str, *, fresh: bool = False) -> Topic:
+        """A topic, from a cache of five seconds unless it must be fresh."""
+        seen, topic = self._topics.get(check_topic_name(name), (0.0, None))
+        if topic is None or fresh or time.monotonic() - seen > 5.0:
+            if name not in self._metadata():
+                self._topics.pop(name, None)
+                raise UnknownTopic(
+                    f"no topic {name} at {self.url}",
+                    hint=f"`millstream topics create {name}`, or `millstream topics list`",
+                )
+            (topic,) = self._describe([name])
+            self._topics[name] = (time.monotonic(), topic)
+        return topic
+
+    def _describe(self, names: Sequence[str]) -> list[Topic]:
+        if not names:
+            return []
+        partitions = self._metadata()
+        resources = {name: ck_admin.ConfigResource(ck_admin.ResourceType.TOPIC, name) for name in names}
+        futures = self.admin.describe_configs(list(resources.values()), request_timeout=TIMEOUT)
+        found = []
+        for resource, future in futures.items():
+            with suppress(UnknownTopic), self.errors(resource.name):  # deleted while we looked
+                found.append(Topic(resource.name, len(partitions[resource.name]), _read_configs(future.result())))
+        return found
+
+    def _metadata(self) -> dict[str, list[int]]:
+        """Partitions by topic."""
+        with self.errors():
+            listed = self.admin.list_topics(timeout=TIMEOUT).topics
+        return {name: sorted(topic.partitions) for name, topic in listed.items() if topic.error is None}
+
+    # appending
+
+    def append(
+        self, topic: str, events: Sequence[Event], *, producer: str | None = None, sequence: int | None = None
+    ) -> Ack:
+        """One transaction."""
+        if (producer is None) != (sequence is None):
+            raise ConfigError("append: producer and sequence go together; found only one")
+        described = self._topic(topic)
+        if not events:
+            return Ack([], [])
+        spread = next(self._spread) * len(events) if sequence is None else sequence
+        batch = Batch(described, events, spread)
+        with self._lock:
+            key = (topic, check_name("producer", producer) if producer else "")
+            if key not in self._producers:
+                self._producers[key] = _TopicProducer(self, described, producer)
+            sender = self._producers[key]
+        try:
+            return sender.append(batch, sequence)
+        except BaseException:
+            with self._lock:  # what the client still holds must not leak into the next transaction
+                self._producers.pop(key, None)
+            sender.close()
+            raise
+
+    def last_sequence(self, topic: str, producer: str) -> int | None:
+        """The committed offset of the producer's own group."""
+        self._topic(topic)
+        offsets = self._group_offsets(_OWN + check_name("producer", producer))
+        return offsets.get(TopicPartition(topic, 0))
+
+    # reading
+
+    def bounds(self, topic: str) -> dict[int, Bounds]:
+        """Start and last stable offset of every partition."""
+        partitions = range(self._topic(topic).partitions)
+        starts = self.list_offsets(topic, partitions, ck_admin.OffsetSpec.earliest())
+        ends = self.list_offsets(topic, partitions, ck_admin.OffsetSpec.latest())
+        return {partition: Bounds(starts[partition], ends[partition]) for partition in partitions}
+
+    def offsets_at(self, topic: str, time: datetime) -> dict[int, int]:
+        """Kafka's time index."""
+        partitions = range(self._topic(topic).partitions)
+        found = self.list_offsets(topic, partitions, ck_admin.OffsetSpec.for_timestamp(to_millis(time)))
+        ends = self.list_offsets(topic, partitions, ck_admin.OffsetSpec.latest())
+        return {partition: ends[partition] if found[partition] < 0 else found[partition] for partition in partitions}
+
+    def list_offsets(self, topic: str, partitions: Iterable[int], spec: Any) -> dict[int, int]:
+        """One kind of offset of some partitions, as readers of committed records see it."""
+        with self.errors(topic):
+            futures = self.admin.list_offsets(
+                {ck.TopicPartition(topic, partition): spec for partition in partitions},
+                isolation_level=ck.IsolationLevel.READ_COMMITTED,
+                request_timeout=TIMEOUT,
+            )
+            return {place.partition: future.result().offset for place, future in futures.items()}
+
+    def reader(self, topic: str, start: Start = "earliest", *, partitions: Iterable[int] | None = None) -> Reader:
+        """Read alone, by assignment."""
+        from millstream.log.kafka_read import KafkaReader
+
+        offsets = start_offsets(self, topic, start)
+        if partitions is not None:
+            chosen = set(partitions)
+            offsets = {partition: offset for partition, offset in offsets.items() if partition in chosen}
+        return KafkaReader(self, topic, offsets)
+
+    # groups and queues
+
+    def consumer(
+        self,
+        topics: str | Sequence[str],
+        group: str,
+        *,
+        start: Literal["earliest", "latest"] = "earliest",
+        lease: timedelta = timedelta(seconds=10),
+    ) -> Consumer:
+        """Join one of Kafka's consumer groups."""
+        from millstream.log.kafka_read import KafkaConsumer
+
+        names = [topics] if isinstance(topics, str) else list(topics)
+        for name in names:
+            self._topic(name)
+        return KafkaConsumer(self, names, check_name("group", group), start, lease)
+
+    def worker(self, topic: str, group: str, settings: QueueSettings | None = None) -> Worker:
+        """Join one of Kafka's share groups."""
+        from millstream.log.kafka_share import KafkaWorker
+
+        self._topic(topic)
+        return KafkaWorker(self, topic, check_name("group", group), settings or QueueSettings())
+
+    def groups(self) -> list[Group]:
+        """Consumer groups and share groups, without those that hold producers' sequences."""
+        from millstream.log import kafka_share
+
+        with self.errors():
+            listed = self.admin.list_consumer_groups(request_timeout=TIMEOUT).result().valid
+        names = {group.group_id: group for group in listed if not group.group_id.startswith("__")}
+        shares = {name for name, group in names.items() if kafka_share.is_share_group(group)}
+        found = [kafka_share.describe(self, name) for name in sorted(shares)]
+        consumers = sorted(names.keys() - shares)
+        futures = self.admin.describe_consumer_groups(consumers, request_timeout=TIMEOUT) if consumers else {}
+        for name, future in futures.items():
+            with self.errors():
+                members = tuple(sorted(member.member_id for member in future.result().members))
+            found.append(Group(name, members, self._group_offsets(name)))
+        return sorted(found, key=lambda group: group.name)
+
+    def _group_offsets(self, group: str) -> dict[TopicPartition, int]:
+        with self.errors():
+            asked = self.admin.list_consumer_group_offsets(
+                [ck.ConsumerGroupTopicPartitions(group)], require_stable=True, request_timeout=TIMEOUT
+            )
+            places = asked[group].result().topic_partitions
+        return {TopicPartition(p.topic, p.partition): p.offset for p in places if p.offset >= 0}
+
+    def commit_group(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Alter a group's offsets, which Kafka refuses while the group is not empty."""
+        places = [ck.TopicPartition(place.topic, place.partition, offset) for place, offset in offsets.items()]
+        for place in offsets:
+            if place.partition >= self._topic(place.topic).partitions:
+                raise ConfigError(f"topic {place.topic} has no partition {place.partition}")
+        request = ck.ConsumerGroupTopicPartitions(check_name("group", group), places)
+        try:
+            with self.errors():
+                result = self.admin.alter_consumer_group_offsets([request], request_timeout=TIMEOUT)[group].result()
+            failed = next((p.error for p in result.topic_partitions if p.error is not None), None)
+            if failed is not None:
+                raise ck.KafkaException(failed)
+        except (GenerationFenced, ck.KafkaException) as error:
+            raise GenerationFenced(f"group {group} has live members: {error}", hint="stop them first") from error
+
+    def delete_group(self, group: str) -> None:
+        """Forget an empty group."""
+        with self.errors():
+            self.admin.delete_consumer_groups([check_name("group", group)], request_timeout=TIMEOUT)[group].result()
+
+    def maintain(self, topic: str) -> Maintenance:
+        """Nothing to do: the brokers clean in their own time."""
+        self._topic(topic)
+        return Maintenance()
+
+    def close(self) -> None:
+        """Close the producers."""
+        with self._lock:
+            producers, self._producers = list(self._producers.values()), {}
+        for producer in producers:
+            producer.close()
+
+    # shared by this package's Kafka modules
+
+    def errors(self, topic: str = "") -> _Errors:
+        """Turn Kafka's errors into ours."""
+        return _Errors(self.url, topic)
+
+    def _settle(self, futures: Mapping[str, Any], name: str) -> None:
+        with self.errors(name):
+            for future in futures.values():
+                future.result(TIMEOUT)
+        self._topics.pop(name, None)
+
+    def _await(self, condition: Any) -> None:
+        """Brokers tell each other of a change after they have told us."""
+        deadline = time.monotonic() + TIMEOUT
+        while not condition() and time.monotonic() < deadline:
+            time.sleep(0.02)
+
+
+class _Errors:
+    """A context manager, because the same few errors come out of every call."""
+
+    def __init__(self, url: str, topic: str) -> None:
+        self.url, self.topic = url, topic
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if not isinstance(error, ck.KafkaException):
+            return
+        raise translate(error.args[0], self.url, self.topic) from error
+
+
+def translate(error: Any, url: str, topic: str = "") -> Exception:
+    """Our error for one of Kafka's."""
+    name, text = error.name(), error.str()
+    if name in GONE:
+        return UnknownTopic(
+            f"no topic {topic} at {url}", hint=f"`millstream topics create {topic}`, or `millstream topics list`"
+        )
+    if name == "TOPIC_ALREADY_EXISTS":
+        return TopicExists(f"topic {topic} exists already", hint=f"`millstream topics describe {topic}` shows it")
+    if name in FENCES:
+        return GenerationFenced(f"{url}: {text}", hint="the group has moved on: poll again")
+    if name in ("MSG_SIZE_TOO_LARGE", "INVALID_RECORD", "INVALID_TIMESTAMP"):
+        return BadEvent(f"topic {topic} at {url}: {text}; nothing was appended")
+    if name in (
+        "INVALID_CONFIG",
+        "INVALID_PARTITIONS",
+        "INVALID_REPLICATION_FACTOR",
+        "INVALID_REQUEST",
+        "INVALID_SESSION_TIMEOUT",
+    ):
+        return ConfigError(f"{url}: {text}")
+    return LogUnavailable(
+        f"{url}: {text} ({name})", hint="is the broker up and the address right? `millstream doctor` looks"
+    )
+
+
+class _TopicProducer:
+    """The transactional client of one producer in one topic; a lock, since a client has one transaction at a time."""
+
+    def __init__(self, log: KafkaLog, topic: Topic, producer: str | None) -> None:
+        self._log, self._topic, self._name = log, topic.name, producer
+        self._partitions = topic.partitions
+        self._lock = threading.Lock()
+        settings = log.client | {
+            "transactional.id": f"millstream.{topic.name}.{producer or log._anonymous}",
+            "acks": "all",
+            "linger.ms": "5",
+            "compression.type": "lz4",
+            "queue.buffering.max.messages": "1000000",
+            "message.max.bytes": str(max(1_000_000, topic.settings.max_record_bytes + _OVERHEAD)),
+            "batch.size": str(min(1_000_000, topic.settings.max_record_bytes)),
+        }
+        with log.errors(topic.name):
+            self._client = ck.Producer(settings, logger=silent)
+            self._client.init_transactions(TIMEOUT)  # settles what an earlier client of this name left open
+            self._group = None
+            self._last: int | None = None
+            if producer is not None:
+                # A consumer that never subscribes, only for the name of the group.
+                self._group = ck.Consumer(log.client | {"group.id": _OWN + producer}, logger=silent)
+                self._last = log.last_sequence(topic.name, producer)
+
+    def append(self, batch: Batch, sequence: int | None) -> Ack:
+        """Send a batch and its sequence in one transaction, unless it is there already."""
+        with self._lock, self._log.errors(self._topic):
+            if sequence is not None and self._last is not None and sequence <= self._last:
+                return Ack(batch.places, [-1] * len(batch.places), duplicate=True)
+            offsets: dict[int, list[int]] = {partition: [] for partition in set(batch.places)}
+            failed: list[Any] = []
+
+            def delivered(error: Any, message: Any) -> None:
+                if error is not None:
+                    failed.append(error)
+                else:
+                    offsets[message.partition()].append(message.offset())
+
+            client = self._client
+            if max(batch.places) >= self._partitions:  # the topic has grown, and the client does not know it yet
+                self._partitions = len(client.list_topics(self._topic, timeout=TIMEOUT).topics[self._topic].partitions)
+            now = time.time_ns() // 1_000_000
+            client.begin_transaction()
+            for partition, event, millis in zip(batch.places, batch.events, batch.millis, strict=True):
+                arguments = {
+                    "partition": partition,
+                    "timestamp": now if millis is None else millis,
+                    "on_delivery": delivered,
+                }
+                if event.headers:
+                    arguments["headers"] = list(event.headers)
+                while True:
+                    try:
+                        client.produce(self._topic, event.value, event.key, **arguments)
+                        break
+                    except BufferError:
+                        client.poll(0.1)
+            if client.flush(TIMEOUT) > 0 and not failed:
+                raise LogUnavailable(
+                    f"{self._log.url}: no answer within {TIMEOUT:.0f} s; nothing was appended", hint="append again"
+                )
+            if failed:
+                raise translate(failed[0], self._log.url, self._topic)
+            if sequence is not None and self._group is not None:
+                mark = ck.TopicPartition(self._topic, 0, sequence)
+                client.send_offsets_to_transaction([mark], self._group.consumer_group_metadata(), TIMEOUT)
+            client.commit_transaction(TIMEOUT)
+            self._last = sequence
+            self._await_visible({partition: found[-1] for partition, found in offsets.items()})
+            queues = {partition: iter(found) for partition, found in offsets.items()}
+            return Ack(batch.places, [next(queues[partition]) for partition in batch.places])
+
+    def _await_visible(self, lasts: Mapping[int, int]) -> None:
+        """Wait until readers see what was committed: Kafka acknowledges first and marks the partitions after."""
+        deadline = time.monotonic() + TIMEOUT
+        spec = ck_admin.OffsetSpec.latest()
+        while time.monotonic() < deadline:
+            ends = self._log.list_offsets(self._topic, lasts, spec)
+            if all(ends[partition] > last for partition, last in lasts.items()):
+                return
+            time.sleep(0.001)
+
+    def close(self) -> None:
+        """End an open transaction if the broker answers; forget the rest."""
+        with suppress(ck.KafkaException):
+            self._client.purge()
+            self._client.abort_transaction(1.0)
+        if self._group is not None:
+            self._group.close()
+
+
+def _configs(settings: TopicSettings) -> dict[str, str]:
+    """Kafka's names for our settings."""
+    if settings.archive:
+        raise ConfigError(
+            "archive: Kafka deletes expired records itself and cannot be told to archive them first",
+            hint="run `millstream topics archive TOPIC` more often than the topic's retention",
+        )
+    configs = {
+        "cleanup.policy": settings.cleanup,
+        "retention.ms": str(-1 if settings.retention is None else settings.retention // _MILLISECOND),
+        "retention.bytes": str(-1 if settings.retention_bytes is None else settings.retention_bytes),
+        "delete.retention.ms": str(settings.tombstone_retention // _MILLISECOND),
+        "min.compaction.lag.ms": str(settings.compaction_lag // _MILLISECOND),
+        "max.message.bytes": str(settings.max_record_bytes + _OVERHEAD),
+        # Whether an event from the future is acceptable is decided downstream, in the open.
+        "message.timestamp.after.max.ms": str(2**63 - 1),
+    }
+    if settings.compacts:
+        # Kafka cleans closed segments only: close them often enough for tombstones to go about when they should.
+        configs["segment.ms"] = str(min(7 * 86_400_000, max(1000, settings.tombstone_retention // _MILLISECOND // 10)))
+    return configs
+
+
+def _read_configs(entries: Mapping[str, Any]) -> TopicSettings:
+    values = {name: entry.value for name, entry in entries.items()}
+    cleanup: Any = ",".join(sorted(values["cleanup.policy"].split(",")))
+    retention, size = int(values["retention.ms"]), int(values["retention.bytes"])
+    return TopicSettings(
+        cleanup=cleanup if cleanup in ("delete", "compact", "compact,delete") else "delete",
+        retention=None if retention < 0 else retention * _MILLISECOND,
+        retention_bytes=None if size < 0 else size,
+        tombstone_retention=int(values["delete.retention.ms"]) * _MILLISECOND,
+        compaction_lag=int(values["min.compaction.lag.ms"]) * _MILLISECOND,
+        max_record_bytes=max(1, int(values["max.message.bytes"]) - _OVERHEAD),
+    )
+
+
+class _Silence:
+    """A logger for librdkafka: what matters comes back as an error of a call; the rest must not reach the terminal."""
+
+    def log(self, *_: object, **__: object) -> None:
+        pass
+
+
+silent = _Silence()

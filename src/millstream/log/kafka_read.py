@@ -1,0 +1,187 @@
+"""Reading from Kafka: alone by assignment, or as a member of one of Kafka's consumer groups."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal
+
+from millstream.errors import ConfigError, GenerationFenced, OffsetOutOfRange, UnknownTopic
+from millstream.event import Record, TopicPartition
+from millstream.log.contract import Consumer, Reader, check_offset
+from millstream.log.kafka import GONE, ck, silent, translate
+
+if TYPE_CHECKING:
+    from millstream.log.kafka import KafkaLog
+
+_COMMON = {
+    "enable.auto.commit": "false",
+    "auto.offset.reset": "error",  # Kafka would jump silently; we name what is missing
+    "isolation.level": "read_committed",
+    "enable.partition.eof": "true",
+    "fetch.error.backoff.ms": "50",
+}
+
+
+def to_record(message: Any) -> Record:
+    """A record of ours for a message of Kafka's, whose only time is the record's own."""
+    _, millis = message.timestamp()
+    headers = tuple((name, value if value is not None else b"") for name, value in message.headers() or ())
+    return Record(
+        message.topic(), message.partition(), message.offset(), message.key(), message.value(), millis, millis, headers
+    )
+
+
+class _Client:
+    """A Kafka consumer that gives batches, positions and our errors."""
+
+    def __init__(self, log: KafkaLog, settings: dict[str, str]) -> None:
+        self.log = log
+        self.client = ck.Consumer(log.client | _COMMON | settings, logger=silent)
+        self.positions: dict[TopicPartition, int] = {}
+
+    def poll(self, limit: int, timeout: float) -> list[Record]:
+        """The first record that comes within ``timeout``, and what has come with it."""
+        deadline = time.monotonic() + timeout
+        before = dict(self.positions)
+        while True:
+            with self.log.errors():
+                first = self.client.poll(max(0.0, deadline - time.monotonic()))
+                # Asking for many with a timeout waits for all of them, so the rest is what is here already.
+                more = self.client.consume(limit - 1, 0) if limit > 1 else []
+            records = [record for message in [first, *more] if message is not None and (record := self._take(message))]
+            if records or self.positions != before or time.monotonic() >= deadline:
+                return records  # none, and yet further: the end of a partition lies behind the marker of a transaction
+
+    def _take(self, message: Any) -> Record | None:
+        error = message.error()
+        place = TopicPartition(message.topic(), message.partition()) if message.topic() is not None else None
+        if error is None and place is not None:
+            record = to_record(message)
+            self.positions[place] = record.offset + 1
+            return record
+        if error is not None and error.name() == "_PARTITION_EOF" and place is not None:
+            if place in self.positions:  # the offset of the end, past the markers of transactions
+                self.positions[place] = max(self.positions[place], message.offset())
+            return None
+        if error is not None and error.name() in ("_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE") and place is not None:
+            self._check(place)
+            return None
+        if error is not None and error.name() in GONE:
+            raise UnknownTopic(f"no topic {message.topic()} at {self.log.url}")
+        if error is not None and not error.retriable() and error.fatal():
+            raise translate(error, self.log.url)
+        return None  # the client keeps trying
+
+    def _check(self, place: TopicPartition) -> None:
+        bounds = self.log.bounds(place.topic)[place.partition]
+        check_offset(place, self.positions[place], bounds)
+
+
+class KafkaReader(Reader):
+    """Partitions of a topic from given offsets on."""
+
+    def __init__(self, log: KafkaLog, topic: str, offsets: Mapping[int, int]) -> None:
+        self._client = _Client(log, {"group.id": "__millstream.reader"})
+        self._client.positions = {TopicPartition(topic, partition): offset for partition, offset in offsets.items()}
+        with log.errors(topic):
+            self._client.client.assign(
+                [ck.TopicPartition(topic, partition, offset) for partition, offset in offsets.items()]
+            )
+
+    @property
+    def positions(self) -> dict[int, int]:
+        """The next offset of each partition."""
+        return {place.partition: offset for place, offset in self._client.positions.items()}
+
+    def poll(self, limit: int = 1000, timeout: float = 0.0) -> list[Record]:
+        """What has come."""
+        return self._client.poll(limit, timeout)
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._client.client.close()
+
+
+class KafkaConsumer(Consumer):
+    """A member of a consumer group."""
+
+    def __init__(
+        self, log: KafkaLog, topics: Sequence[str], group: str, start: Literal["earliest", "latest"], lease: timedelta
+    ) -> None:
+        if start not in ("earliest", "latest"):
+            raise ConfigError(f"start: found {start!r}, expected earliest or latest")
+        self.group = group
+        self._log, self._start, self._closed = log, start, False
+        millis = str(lease // timedelta(milliseconds=1))
+        settings = {"group.id": group, "session.timeout.ms": millis, "max.poll.interval.ms": millis}
+        settings["heartbeat.interval.ms"] = str(lease // timedelta(milliseconds=3))
+        self._client = _Client(log, settings)
+        self._lost: OffsetOutOfRange | None = None
+        with log.errors():
+            self._client.client.subscribe(
+                list(topics), on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked
+            )
+
+    @property
+    def member(self) -> str:  # type: ignore[override]
+        """The id the coordinator gave us."""
+        return "" if self._closed else str(self._client.client.memberid())
+
+    @property
+    def assignment(self) -> frozenset[TopicPartition]:
+        """The partitions of this member."""
+        return frozenset(self._client.positions)
+
+    def poll(self, limit: int = 500, timeout: float = 1.0) -> list[Record]:
+        """Kafka rebalances inside the poll."""
+        if self._closed:
+            raise GenerationFenced(f"this member of group {self.group} has left", hint="join with a new consumer")
+        records = self._client.poll(limit, timeout)
+        if self._lost is not None:
+            error, self._lost = self._lost, None
+            raise error
+        return records
+
+    def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
+        """Commit as a member of the current generation."""
+        wanted = self._client.positions if offsets is None else offsets
+        if self._closed:
+            raise GenerationFenced(f"this member of group {self.group} has left; nothing was stored")
+        for place in wanted:
+            if place not in self._client.positions:
+                raise GenerationFenced(f"this member of group {self.group} does not own {place}; nothing was stored")
+        if wanted:
+            with self._log.errors():
+                places = [ck.TopicPartition(place.topic, place.partition, offset) for place, offset in wanted.items()]
+                for stored in self._client.client.commit(offsets=places, asynchronous=False):
+                    if stored.error is not None:
+                        raise ck.KafkaException(stored.error)
+
+    def close(self) -> None:
+        """Leave the group."""
+        if not self._closed:
+            self._closed = True
+            self._client.positions = {}
+            self._client.client.close()
+
+    def _assigned(self, client: Any, places: list[Any]) -> None:
+        """Begin at the committed offset, and say so when it is gone."""
+        starts = []
+        for place in client.committed(places, timeout=15.0):
+            bounds = self._log.bounds(place.topic)[place.partition]
+            if place.offset < 0:
+                place.offset = bounds.start if self._start == "earliest" else bounds.end
+            where = TopicPartition(place.topic, place.partition)
+            try:
+                check_offset(where, place.offset, bounds)
+            except OffsetOutOfRange as error:
+                self._lost = error
+            self._client.positions[where] = place.offset
+            starts.append(place)
+        client.assign(starts)
+
+    def _revoked(self, _: Any, places: list[Any]) -> None:
+        for place in places:
+            self._client.positions.pop(TopicPartition(place.topic, place.partition), None)

@@ -1,0 +1,310 @@
+"""Spark reads the embedded log: ``spark.readStream.format("millstream")`` and ``spark.read.format("millstream")``.
+
+Columns and option names are those of Spark's Kafka source: key, value, topic, partition, offset, timestamp, headers;
+``subscribe`` (topics, by comma), ``startingOffsets``, ``endingOffsets`` (batch), ``startingTimestamp``,
+``maxOffsetsPerTrigger``, ``minPartitions``. Ours are ``log`` (the address), ``archive`` (a folder: offsets that have
+left the live log are read from there), ``group`` (the consumer group that shows the progress, ``spark-TOPIC`` unless
+named) and ``includeAppendTime``.
+
+All partitions of a micro-batch are cut in one read transaction, so at the end of whole append batches unless a limit
+says otherwise. A range that is neither in the log nor in the archive is an error that names it, never a silent gap.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from millstream.errors import ConfigError
+from millstream.event import TopicPartition, from_millis
+from millstream.log.archive import SCHEMA, Archive, to_arrow
+from millstream.log.contract import Bounds, check_offset
+from millstream.log.sqlite import SqliteLog
+
+Offsets = dict[str, dict[str, int]]
+"""Topic → partition (as text, for JSON) → the next offset to read; as in Spark's Kafka source."""
+
+COLUMNS = (
+    "key binary, value binary, topic string, partition int, offset long, timestamp timestamp,"
+    " headers array<struct<key: string, value: binary>>"
+)
+_CHUNK = 20_000
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options, read and checked once."""
+
+    path: str
+    topics: tuple[str, ...]
+    starting: str
+    ending: str
+    starting_timestamp: int | None
+    limit: int | None
+    min_partitions: int
+    group: str
+    archive: str | None
+    append_time: bool
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> Options:
+        """Read what Spark hands over; its keys ignore case."""
+        low = {name.lower(): value for name, value in options.items()}
+        log, topics = low.get("log", ""), low.get("subscribe") or low.get("topic") or ""
+        if not log.startswith("sqlite:"):
+            raise ConfigError(
+                f"option log: found {log!r}, expected sqlite:PATH", hint="a kafka:// log is read with format('kafka')"
+            )
+        if not topics:
+            raise ConfigError(
+                "option subscribe is missing", hint="name the topics: .option('subscribe', 'clicks,orders')"
+            )
+        names = tuple(name.strip() for name in topics.split(","))
+        timestamp = low.get("startingtimestamp")
+        return cls(
+            path=str(Path(log.removeprefix("sqlite:")).absolute()),
+            topics=names,
+            starting=low.get("startingoffsets", ""),
+            ending=low.get("endingoffsets", "latest"),
+            starting_timestamp=_number("startingTimestamp", timestamp) if timestamp else None,
+            limit=_number("maxOffsetsPerTrigger", low["maxoffsetspertrigger"])
+            if low.get("maxoffsetspertrigger")
+            else None,
+            min_partitions=_number("minPartitions", low.get("minpartitions", "0")),
+            group=low.get("group") or f"spark-{'-'.join(names)}",
+            archive=low.get("archive"),
+            append_time=low.get("includeappendtime", "false").lower() == "true",
+        )
+
+
+class Range(InputPartition):
+    """A part of one partition, read by one task."""
+
+    def __init__(self, topic: str, partition: int, start: int, end: int) -> None:
+        self.topic, self.partition, self.start, self.end = topic, partition, start, end
+
+
+class MillstreamSource(DataSource):
+    """The data source called ``millstream``."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What goes into ``format(…)``."""
+        return "millstream"
+
+    def schema(self) -> str:
+        """Spark's Kafka columns, and the append time where asked for."""
+        return COLUMNS + (", append_time timestamp" if Options.of(self.options).append_time else "")
+
+    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002
+        """Read once."""
+        return BatchReader(Options.of(self.options))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802
+        """Read on and on."""
+        return StreamReader(Options.of(self.options))
+
+
+class _Planner:
+    """What both readers share: where to start, where the log ends, how to cut it into tasks, how to read a task."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self._opened: SqliteLog | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"options": self.options, "_opened": None}  # a task opens the log itself
+
+    @property
+    def log(self) -> SqliteLog:
+        """The log, opened in this process."""
+        if self._opened is None:
+            self._opened = SqliteLog(self.options.path, create=False)
+        return self._opened
+
+    def archive(self, topic: str) -> Archive | None:
+        """The archive of a topic, where one is named."""
+        return Archive(self.log.archive_path(self.options.archive), topic) if self.options.archive else None
+
+    def bounds(self) -> dict[str, dict[int, Bounds]]:
+        """What there is to read, the archive included."""
+        bounds = self.log.snapshot(self.options.topics)
+        for topic in self.options.topics:
+            if archive := self.archive(topic):
+                for partition, bound in bounds[topic].items():
+                    span = archive.span(partition)
+                    if span and span[1] >= bound.start:
+                        bounds[topic][partition] = Bounds(min(span[0], bound.start), bound.end)
+        return bounds
+
+    def ends(self) -> Offsets:
+        """The end of every partition, at one moment."""
+        return {topic: {str(p): bound.end for p, bound in found.items()} for topic, found in self.bounds().items()}
+
+    def resolve(self, text: str) -> Offsets:
+        """Turn ``earliest``, ``latest`` or JSON (−2 earliest, −1 latest) into offsets."""
+        bounds = self.bounds()
+        given: Mapping[str, Mapping[str, int]] = {}
+        if text not in ("earliest", "latest"):
+            try:
+                given = json.loads(text)
+                if set(given) != set(self.options.topics) or not all(isinstance(v, dict) for v in given.values()):
+                    raise ValueError(f"it must name the topics {', '.join(self.options.topics)}")
+            except (ValueError, AttributeError, TypeError) as error:
+                raise ConfigError(
+                    f"offsets: found {text!r}: {error}",
+                    hint='expected earliest, latest or JSON like {"clicks": {"0": 17}}',
+                ) from error
+        resolved: Offsets = {}
+        for topic, found in bounds.items():
+            resolved[topic] = {}
+            for partition, bound in found.items():
+                offset = {"earliest": -2, "latest": -1}.get(text, given.get(topic, {}).get(str(partition), -2))
+                resolved[topic][str(partition)] = bound.start if offset == -2 else bound.end if offset == -1 else offset
+        return resolved
+
+    def start(self, default: str) -> Offsets:
+        """Where a new query begins."""
+        if self.options.starting_timestamp is not None and not self.options.starting:
+            time = from_millis(self.options.starting_timestamp)
+            return {
+                topic: {str(p): offset for p, offset in self.log.offsets_at(topic, time).items()}
+                for topic in self.options.topics
+            }
+        return self.resolve(self.options.starting or default)
+
+    def ranges(self, start: Offsets, end: Offsets) -> list[Range]:
+        """Cut [start, end) into tasks; partitions that are new begin at their first offset."""
+        bounds = self.bounds()
+        total = sum(end[t][p] - start.get(t, {}).get(p, 0) for t in end for p in end[t])
+        share = -(-total // self.options.min_partitions) if self.options.min_partitions else total
+        ranges: list[Range] = []
+        for topic, partitions in end.items():
+            for name, upto in partitions.items():
+                bound = bounds[topic][int(name)]
+                first = start.get(topic, {}).get(name, bound.start)
+                if first < upto:
+                    check_offset(TopicPartition(topic, int(name)), first, bound)
+                for low in range(first, upto, max(share, 1)):
+                    ranges.append(Range(topic, int(name), low, min(low + share, upto)))
+        return ranges
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one task: first what is archived, then what is live."""
+        assert isinstance(partition, Range)  # noqa: S101
+        columns = SCHEMA.names if self.options.append_time else SCHEMA.names[:-1]
+        live = partition.start
+        archive = self.archive(partition.topic)
+        span = archive.span(partition.partition) if archive else None
+        if archive and span and span[0] <= partition.start < span[1]:
+            live = min(span[1], partition.end)
+            for batch in archive.read(partition.partition, partition.start, live):
+                yield batch.select(columns)
+        while live < partition.end:
+            records = self.log.read(partition.topic, partition.partition, live, min(_CHUNK, partition.end - live))
+            records = [record for record in records if record.offset < partition.end]
+            if not records:
+                return
+            live = records[-1].offset + 1
+            yield to_arrow(records).select(columns)
+
+
+class BatchReader(_Planner, DataSourceReader):
+    """``spark.read``: from startingOffsets (earliest) to endingOffsets (latest)."""
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Fix the range now; what comes later is not read."""
+        return self.ranges(self.start("earliest"), self.resolve(self.options.ending))
+
+
+class StreamReader(_Planner, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """``spark.readStream``: from startingOffsets (latest, as with Kafka) on."""
+
+    def __init__(self, options: Options) -> None:
+        super().__init__(options)
+        self._target: Offsets | None = None
+
+    def initialOffset(self) -> Offsets:  # noqa: N802
+        """Where a query without a checkpoint begins."""
+        return self.start("latest")
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """``maxOffsetsPerTrigger``."""
+        return ReadMaxRows(self.options.limit) if self.options.limit else ReadAllAvailable()
+
+    def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802
+        """The end, or as far as the limit lets us, each partition getting its share of it."""
+        end = self._target or self.ends()
+        return cut(start, end, limit.max_rows) if isinstance(limit, ReadMaxRows) else end
+
+    def reportLatestOffset(self) -> Offsets:  # noqa: N802
+        """The end, for the lag in a query's progress."""
+        return self.ends()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Everything up to now, and no more."""
+        self._target = self.ends()
+
+    def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
+        """Tasks of a micro-batch."""
+        return self.ranges(start, end)
+
+    def commit(self, end: Offsets) -> None:
+        """Show the progress as a consumer group."""
+        places = {TopicPartition(t, int(p)): offset for t, found in end.items() for p, offset in found.items()}
+        self.log.commit_group(self.options.group, places)
+
+    def stop(self) -> None:
+        """Let go of the file."""
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
+
+
+def cut(start: Offsets, end: Offsets, limit: int) -> Offsets:
+    """Go at most ``limit`` records from start towards end, in proportion to what each partition has waiting.
+
+    >>> cut({"t": {"0": 0, "1": 0}}, {"t": {"0": 90, "1": 10}}, 10)
+    {'t': {'0': 9, '1': 1}}
+    """
+    waiting = {(t, p): upto - start.get(t, {}).get(p, 0) for t, found in end.items() for p, upto in found.items()}
+    total = sum(waiting.values())
+    if total <= limit:
+        return end
+    taken = {place: count * limit // total for place, count in waiting.items()}
+    for place, count in waiting.items():  # rounding down leaves a few: they go to the first that have any
+        if taken[place] < count and sum(taken.values()) < limit:
+            taken[place] += 1
+    return {t: {p: start.get(t, {}).get(p, 0) + taken[t, p] for p in found} for t, found in end.items()}
+
+
+def starting_offsets(start: Any, topics: Sequence[str]) -> dict[str, str]:
+    """The options of Spark's Kafka source, and so of ours, for a start as the log's contract has it."""
+    if start in ("earliest", "latest"):
+        return {"startingOffsets": str(start)}
+    if isinstance(start, datetime):
+        return {"startingTimestamp": str(int(start.timestamp() * 1000))}
+    if isinstance(start, Mapping) and len(topics) == 1:
+        return {"startingOffsets": json.dumps({topics[0]: {str(p): offset for p, offset in start.items()}})}
+    raise ConfigError(
+        f"start: found {start!r}", hint="expected earliest, latest, a time, or {partition: offset} of one topic"
+    )
+
+
+def _number(name: str, text: str) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = -1
+    if value < 0:
+        raise ConfigError(f"option {name}: found {text!r}, expected a whole number")
+    return value

@@ -1,0 +1,110 @@
+"""The broker for tests is a real one: it starts, keeps its data over restarts and crashes, and never outlives its owner."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from millstream.errors import MachineError
+from millstream.testing import KafkaBroker
+
+kafka = pytest.importorskip("confluent_kafka")
+admin = pytest.importorskip("confluent_kafka.admin")
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[KafkaBroker]:
+    try:
+        started = KafkaBroker()
+    except MachineError as error:
+        pytest.skip(f"no Kafka here: {error.message}")
+    with started:
+        yield started
+
+
+def write(broker: KafkaBroker, topic: str, *values: bytes) -> None:
+    producer = kafka.Producer({"bootstrap.servers": broker.bootstrap, "acks": "all", "log_level": 0})
+    for value in values:
+        producer.produce(topic, value)
+    assert producer.flush(30) == 0
+
+
+def read(broker: KafkaBroker, topic: str, count: int) -> list[bytes]:
+    consumer = kafka.Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "reader", "log_level": 0})
+    consumer.assign([kafka.TopicPartition(topic, 0, 0)])
+    try:
+        return [message.value() for message in consumer.consume(count, timeout=30)]
+    finally:
+        consumer.close()
+
+
+def make_topic(broker: KafkaBroker, name: str) -> None:
+    client = admin.AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+    for future in client.create_topics([admin.NewTopic(name, 1, 1)]).values():
+        future.result()
+
+
+def test_the_address_of_a_broker_is_on_loopback(broker: KafkaBroker) -> None:
+    assert broker.bootstrap.startswith("127.0.0.1:")
+    assert broker.url == f"kafka://{broker.bootstrap}"
+
+
+def test_records_survive_a_restart_and_a_crash(broker: KafkaBroker) -> None:
+    make_topic(broker, "facts")
+    address = broker.bootstrap
+    write(broker, "facts", b"one")
+    broker.restart()
+    write(broker, "facts", b"two")
+    broker.kill()
+    broker.start()
+    assert broker.bootstrap == address
+    assert read(broker, "facts", 2) == [b"one", b"two"]
+
+
+def test_a_topic_is_not_made_by_writing_to_it(broker: KafkaBroker) -> None:
+    consumer = kafka.Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "x", "log_level": 0})
+    try:
+        assert consumer.list_topics("nowhere", timeout=30).topics["nowhere"].error is not None
+    finally:
+        consumer.close()
+
+
+def test_a_broker_that_cannot_start_shows_its_log(broker: KafkaBroker) -> None:
+    with (
+        pytest.raises(MachineError, match=r"log\.retention\.check"),
+        KafkaBroker(settings={"log.retention.check.interval.ms": "never"}),
+    ):
+        pass
+
+
+def test_a_broker_dies_with_its_owner_even_when_that_is_killed(broker: KafkaBroker) -> None:
+    script = """
+import time
+from millstream.testing import KafkaBroker
+with KafkaBroker() as broker:
+    print(broker.pid, flush=True)
+    time.sleep(600)
+"""
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        pid = int(owner.stdout.readline())
+        os.kill(pid, 0)  # it lives
+        owner.send_signal(signal.SIGKILL)
+    deadline = time.monotonic() + 30
+    while alive(pid):
+        assert time.monotonic() < deadline, f"broker {pid} outlived its owner"
+        time.sleep(0.05)
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
