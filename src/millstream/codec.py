@@ -98,7 +98,9 @@ class Avro:
         try:
             self._writer = fastavro.parse_schema(dict(schema))
             self._reader = fastavro.parse_schema(dict(reader)) if reader else None
-        except (fastavro.schema.SchemaParseException, fastavro.schema.UnknownType) as error:
+        except KeyError as error:
+            raise CodecError(f"not an Avro schema: {error} is missing") from error
+        except (fastavro.schema.SchemaParseException, ValueError, TypeError) as error:
             raise CodecError(f"not an Avro schema: {error}") from error
 
     def encode(self, value: Any) -> bytes:
@@ -115,7 +117,9 @@ class Avro:
         source = io.BytesIO(data)
         try:
             value = self._avro.schemaless_reader(source, self._writer, self._reader)
-        except (ValueError, EOFError, IndexError, KeyError, OverflowError, MemoryError) as error:
+        except self._avro.read.SchemaResolutionError as error:
+            raise CodecError(f"the reader's Avro schema does not fit the writer's: {error}") from error
+        except (ValueError, EOFError, IndexError, KeyError, OverflowError, MemoryError, RecursionError) as error:
             raise CodecError(
                 f"not Avro of this schema: {error or type(error).__name__}; found {_excerpt(data)}"
             ) from error

@@ -47,6 +47,8 @@ def load(path: Path | None = None, environ: Mapping[str, str] | None = None) -> 
             values = tomllib.loads(file.read_text())
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ConfigError(f"{file}: not TOML: {error}") from error
+        except OSError as error:
+            raise ConfigError(f"{file}: cannot be read: {error.strerror}") from error
     elif named:
         raise ConfigError(f"{file}: no such file", hint="looked there because of MILLSTREAM_CONFIG or --config")
     kafka = values.get("kafka", {})
@@ -91,6 +93,8 @@ def resolve(value: str, environ: Mapping[str, str] | None = None) -> str:
             raise ConfigError(
                 f"{match.group()}: no such {what}", hint=f"set it, or change the setting that names {name}"
             ) from error
+        except ValueError:  # the error itself holds the bytes, so it must not travel along
+            raise ConfigError(f"{match.group()}: not UTF-8 text") from None
 
     return _REFERENCE.sub(lookup, value)
 

@@ -158,7 +158,7 @@ class KafkaBroker:
         # on the pipe lets it go. Not the kernel's "signal at the parent's death": that is the death of the
         # parent's *thread*, and Linux only.
         self._watchdog = subprocess.Popen(
-            ["sh", "-c", 'read -r _ || kill -9 "$0"', str(self._process.pid)],
+            ["sh", "-c", 'read -r _ || { kill -9 "$0"; sleep 1; rm -rf "$1"; }', str(self._process.pid), self._folder],
             stdin=subprocess.PIPE,
             start_new_session=True,
         )

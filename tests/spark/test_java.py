@@ -191,34 +191,31 @@ def test_a_later_start_reads_its_classes_from_the_archive(archive: Path) -> None
     assert all("shared objects file (top)" in line for line in classes)
 
 
-def test_a_damaged_archive_is_deleted_and_does_not_hinder_a_start(archive: Path) -> None:
-    expected = spark_version()
-    whole = archive.read_bytes()
-    middle = len(whole) // 2
-    for damaged in (
-        b"",
-        os.urandom(100_000),
-        whole[:middle],
-        b"\0" * 4096 + whole[4096:],
-        whole[:middle] + os.urandom(100_000) + whole[middle + 100_000 :],
-    ):
-        archive.unlink(missing_ok=True)
+def test_a_damaged_archive_is_gone_before_the_next_start(tmp_path: Path) -> None:
+    fake_java(tmp_path / "java", "17.0.9")
+    found = java.Java(tmp_path / "java", "17.0.9", 17, "PATH")
+    archive = java.launcher(found) / "spark.jsa"
+    whole = os.urandom(3_000_000)
+    for damaged in (b"", whole[:-1], b"\0" + whole[1:], whole[:1_500_000] + b"\0\0" + whole[1_500_002:]):
+        with java.new_archive(found):
+            Path(os.environ["MILLSTREAM_NEW_ARCHIVE"]).write_bytes(whole)
+        java.launcher(found)
+        assert archive.read_bytes() == whole
         archive.write_bytes(damaged)
-        assert spark_version() == expected
+        java.launcher(found)
         assert not archive.exists()
 
 
-def test_an_archive_of_another_java_is_ignored_in_silence(no_system_java: None, archive: Path) -> None:
+def test_an_archive_that_does_not_fit_is_ignored_in_silence() -> None:
     expected = spark_version()
-    other = archive.with_name("other.jsa")
-    subprocess.run(
-        [java.find_java().executable, "-XX:-UseCompressedOops", "-Xshare:dump", f"-XX:SharedArchiveFile={other}"],
-        capture_output=True,
-        check=True,
-    )
-    java._keep(other, archive)
+    found = java.find_java()
+    with java.new_archive(found):
+        # of Java's own classes only, and for a heap of another kind
+        command = [found.executable, "-XX:-UseCompressedOops", "-Xshare:dump"]
+        fresh = os.environ["MILLSTREAM_NEW_ARCHIVE"]
+        subprocess.run([*command, f"-XX:SharedArchiveFile={fresh}"], capture_output=True, check=True)
+    assert (java.launcher(found) / "spark.jsa").stat().st_size > 0
     assert spark_version() == expected
-    assert archive.exists()
 
 
 def test_every_setting_is_one_that_this_spark_knows_or_obeys() -> None:

@@ -78,6 +78,13 @@ class Archive:
                 end = min(bounds.end, (upto or {}).get(partition, bounds.end))
                 span = self.span(partition)
                 offset = span[1] if span else bounds.start
+                if offset > bounds.end:
+                    raise OffsetOutOfRange(
+                        f"archive {self.folder}, partition {partition}: it reaches to offset {offset - 1}, the topic only"
+                        f" to {bounds.end - 1}",
+                        missing=(bounds.end, offset),
+                        hint="was the topic deleted and made again? move the old archive away first",
+                    )
                 if offset < bounds.start:
                     raise OffsetOutOfRange(
                         f"archive {self.folder}, partition {partition}: offsets {offset} to {bounds.start - 1}"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import msgspec
 
@@ -11,6 +13,8 @@ from millstream.errors import BadEvent
 from millstream.event import Event, Headers, to_millis
 from millstream.log.contract import Topic
 from millstream.log.partitioner import partitions_of
+
+_FIELDS = tuple(map(operator.itemgetter, range(len(Event._fields))))
 
 
 class Batch:
@@ -22,19 +26,20 @@ class Batch:
 
     def __init__(self, topic: Topic, events: Sequence[Event], spread: int) -> None:
         self.events = events
-        self.values, self.keys, times, headers = zip(*events, strict=True)
-        if not {*map(type, self.values), *map(type, self.keys)} <= {bytes, type(None)}:
+        # Not zip(*events): it makes an iterator per event, and the garbage collector looks at each of them.
+        self.values, self.keys, times, headers = (list(map(field, events)) for field in _FIELDS)
+        kinds = {*map(type, self.values), *map(type, self.keys)}
+        if not all(issubclass(kind, bytes | None) for kind in kinds):
             raise self._bad(
                 lambda e: not isinstance(e.value, bytes | None) or not isinstance(e.key, bytes | None),
                 "key and value must be bytes or None",
             )
         if topic.settings.compacts and None in self.keys:
             raise self._bad(lambda e: e.key is None, f"no key, and topic {topic.name} is compacted by key")
-        self.headers = (
-            [dump_headers(pairs) if pairs else None for pairs in headers] if any(headers) else [None] * len(events)
-        )
         self.sizes = list(map(operator.add, _lengths(self.values), _lengths(self.keys)))
+        self.headers: list[bytes | None] | None = None  # None, as with the times below: no event has any
         if any(headers):
+            self.headers = [dump_headers(pairs) if pairs else None for pairs in headers]
             self.sizes = list(map(operator.add, self.sizes, _lengths(self.headers)))
         if max(self.sizes) > topic.settings.max_record_bytes:
             large = self.sizes.index(max(self.sizes))
@@ -42,11 +47,26 @@ class Batch:
                 lambda e: e is events[large],
                 f"{self.sizes[large]} bytes, the topic takes up to {topic.settings.max_record_bytes}",
             )
+        self.millis: list[int | None] | None = None
         try:
-            self.millis = [None if time is None else to_millis(time) for time in times]
-        except (TypeError, ValueError) as error:
+            if any(times):
+                self.millis = [None if time is None else to_millis(time) for time in times]
+        except (AttributeError, TypeError, ValueError) as error:
             raise BadEvent(f"{error}; nothing was appended", hint="give times as aware datetimes") from error
         self.places = place(self.keys, topic.partitions, spread)
+        self.members: list[list[int]] = [[] for _ in range(topic.partitions)]
+        for index, partition in enumerate(self.places):
+            self.members[partition].append(index)
+
+    def pick(self, partition: int, now: int) -> tuple[Any, Any, Any, Any, Any]:
+        """Times, keys, values, headers and sizes of the events of a partition; no time means ``now``."""
+        members = self.members[partition]
+        pick: Callable[[Sequence[Any]], Any] = operator.itemgetter(*members)
+        if len(members) == 1:
+            pick = lambda column: (column[members[0]],)  # noqa: E731
+        times = [now] * len(members) if self.millis is None else [now if t is None else t for t in pick(self.millis)]
+        headers = itertools.repeat(None) if self.headers is None else pick(self.headers)
+        return times, pick(self.keys), pick(self.values), headers, pick(self.sizes)
 
     def _bad(self, which: Callable[[Event], bool], why: str) -> BadEvent:
         index = next(i for i, event in enumerate(self.events) if which(event))

@@ -7,9 +7,12 @@ the same key has made obsolete, so whoever reads on from any offset still meets 
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from millstream.errors import LogError
 from millstream.failpoint import failpoint
 from millstream.log.contract import Maintenance
 from millstream.log.store import Db, records_table
@@ -30,7 +33,10 @@ class Expiry:
         self._credit: dict[int, int] = {}
 
     def after_append(self, log: SqliteLog, row: TopicRow, count: int) -> None:
-        """Expire a little, now and then. Topics with an archive wait for :func:`maintain`."""
+        """Expire a little, now and then. Topics with an archive wait for :func:`maintain`.
+
+        The batch is acknowledged whatever becomes of this: an error here would say that it was not kept.
+        """
         if not row.topic.settings.expires or row.topic.settings.archive:
             return
         credit = self._credit[row.id] = self._credit.get(row.id, 0) + 2 * count
@@ -38,12 +44,14 @@ class Expiry:
         if now - self._looked.get(row.id, 0) >= _PAUSE:
             self._looked[row.id] = now
             self._credit[row.id] = 0
-            expire(log, row.topic.name, at_most=credit)
+            with contextlib.suppress(LogError):
+                expire(log, row.topic.name, at_most=credit)
 
 
 def maintain(log: SqliteLog, topic: str) -> Maintenance:
     """Archive what has expired, where the topic says so; delete it; then compact."""
     settings = log.topic(topic).settings
+    upto: Mapping[int, int] | None = None
     if settings.archive and settings.expires:
         from millstream.log.archive import Archive
 
@@ -51,7 +59,7 @@ def maintain(log: SqliteLog, topic: str) -> Maintenance:
             upto = expired_before(log, db, log.row(topic, db))
         Archive(log.archive_path(settings.archive), topic).take(log, upto=upto)
         failpoint("archive.after_take")
-    return Maintenance(expire(log, topic), compact(log, topic) if settings.compacts else 0)
+    return Maintenance(expire(log, topic, archived=upto), compact(log, topic) if settings.compacts else 0)
 
 
 def expired_before(log: SqliteLog, db: Db, row: TopicRow) -> dict[int, int]:
@@ -75,13 +83,19 @@ def expired_before(log: SqliteLog, db: Db, row: TopicRow) -> dict[int, int]:
     return cuts
 
 
-def expire(log: SqliteLog, topic: str, *, at_most: int | None = None) -> int:
-    """Delete what retention no longer covers; give the number of records."""
+def expire(log: SqliteLog, topic: str, *, at_most: int | None = None, archived: Mapping[int, int] | None = None) -> int:
+    """Delete what retention no longer covers; give the number of records.
+
+    A topic with an archive loses only what is ``archived``, whatever else has expired meanwhile.
+    """
     with log.store.read() as db:
         row = log.row(topic, db)
         if not row.topic.settings.expires:
             return 0
         cuts = expired_before(log, db, row)
+        if row.topic.settings.archive:
+            archived = archived or {}
+            cuts = {partition: min(cut, archived.get(partition, 0)) for partition, cut in cuts.items()}
     deleted = 0
     for partition, cut in cuts.items():
         while at_most is None or deleted < at_most:

@@ -117,6 +117,13 @@ class SqliteConsumer(Consumer):
                         f"member {self.member} of group {self.group} does not own {place}; nothing was stored"
                     )
                 store_offset(db, self.group, self._log.row(place.topic, db).id, place.partition, offset)
+            now = self._log.clock()
+            if now >= self._renew_at:
+                db.execute(
+                    "UPDATE member SET lease_until = ? WHERE consumer_group = ? AND member = ?",
+                    (now + self._lease, self.group, self.member),
+                )
+                self._renew_at = now + self._lease // 3
 
     def close(self) -> None:
         """Leave, so that the others need not wait for the lease to run out."""
@@ -149,6 +156,7 @@ class SqliteConsumer(Consumer):
                     (self.group, self.member, json.dumps(self._topics), now + self._lease),
                 )
                 changed = True
+                self._generation, self._positions = -1, {}  # whatever we had may be someone else's since
             if changed:
                 _next_generation(db, self.group)
         self._renew_at = now + self._lease // 3
@@ -207,6 +215,22 @@ def ensure(db: Db, group: str, kind: Kind) -> None:
             f"group {group} is a {found} group, not a {kind} group",
             hint="use another name, or delete the group",
         )
+
+
+def put_out(db: Db, group: str) -> None:
+    """Make strangers of members whose lease has run out: should they live, they begin from what is committed."""
+    db.execute("DELETE FROM member WHERE consumer_group = ?", (group,))
+    if db.changes():
+        _next_generation(db, group)
+
+
+def topic_changed(db: Db, topic: str) -> None:
+    """Begin a new generation of the groups that read a topic: who owns what depends on how many partitions it has."""
+    db.execute(
+        "UPDATE consumer_group SET generation = generation + 1 WHERE name IN"
+        " (SELECT m.consumer_group FROM member m, json_each(m.topics) t WHERE t.value = ?)",
+        (topic,),
+    )
 
 
 def store_offset(db: Db, group: str, topic: int, partition: int, offset: int) -> None:

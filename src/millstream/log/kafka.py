@@ -209,11 +209,29 @@ class KafkaLog(Log):
         return {partition: Bounds(starts[partition], ends[partition]) for partition in partitions}
 
     def offsets_at(self, topic: str, time: datetime) -> dict[int, int]:
-        """Kafka's time index."""
+        """Kafka's time index, and then the records themselves.
+
+        The index counts the markers of transactions, whose time is that of the commit. It is never too late, but may be
+        too early where events are older than their append.
+        """
         partitions = range(self._topic(topic).partitions)
-        found = self.list_offsets(topic, partitions, ck_admin.OffsetSpec.for_timestamp(to_millis(time)))
+        millis = to_millis(time)
+        found = self.list_offsets(topic, partitions, ck_admin.OffsetSpec.for_timestamp(millis))
         ends = self.list_offsets(topic, partitions, ck_admin.OffsetSpec.latest())
-        return {partition: ends[partition] if found[partition] < 0 else found[partition] for partition in partitions}
+        return {
+            partition: ends[partition]
+            if offset < 0
+            else self._first_since(topic, partition, offset, ends[partition], millis)
+            for partition, offset in found.items()
+        }
+
+    def _first_since(self, topic: str, partition: int, offset: int, end: int, millis: int) -> int:
+        with self.reader(topic, {partition: offset}) as reader:
+            while reader.positions[partition] < end:
+                for record in reader.poll(1000, timeout=1.0):
+                    if record.timestamp >= millis and record.offset < end:
+                        return record.offset
+        return end
 
     def list_offsets(self, topic: str, partitions: Iterable[int], spec: Any) -> dict[int, int]:
         """One kind of offset of some partitions, as readers of committed records see it."""
@@ -268,7 +286,7 @@ class KafkaLog(Log):
             listed = self.admin.list_consumer_groups(request_timeout=TIMEOUT).result().valid
         names = {group.group_id: group for group in listed if not group.group_id.startswith("__")}
         shares = {name for name, group in names.items() if kafka_share.is_share_group(group)}
-        found = [kafka_share.describe(self, name) for name in sorted(shares)]
+        found = [kafka_share.describe(name) for name in sorted(shares)]
         consumers = sorted(names.keys() - shares)
         futures = self.admin.describe_consumer_groups(consumers, request_timeout=TIMEOUT) if consumers else {}
         for name, future in futures.items():
@@ -389,6 +407,7 @@ class _TopicProducer:
             "transactional.id": f"millstream.{topic.name}.{producer or log._anonymous}",
             "acks": "all",
             "linger.ms": "5",
+            "retry.backoff.ms": "5",  # a transaction begun right after another is told to come back: not in 100 ms
             "compression.type": "lz4",
             "queue.buffering.max.messages": "1000000",
             "message.max.bytes": str(max(1_000_000, topic.settings.max_record_bytes + _OVERHEAD)),
@@ -423,7 +442,8 @@ class _TopicProducer:
                 self._partitions = len(client.list_topics(self._topic, timeout=TIMEOUT).topics[self._topic].partitions)
             now = time.time_ns() // 1_000_000
             client.begin_transaction()
-            for partition, event, millis in zip(batch.places, batch.events, batch.millis, strict=True):
+            times = batch.millis or [None] * len(batch.events)
+            for partition, event, millis in zip(batch.places, batch.events, times, strict=True):
                 arguments = {
                     "partition": partition,
                     "timestamp": now if millis is None else millis,

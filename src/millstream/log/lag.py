@@ -1,7 +1,8 @@
 """How far groups are behind, and moving them: the same for every engine, from what the contract offers.
 
 Lag in records is the log's end less the committed offset, Kafka's way; on Kafka, and after compaction, that also counts
-offsets that hold no record. Lag in seconds is the age of the first unread record.
+offsets that hold no record. Lag in seconds is how long the first unread record has been waiting
+(on Kafka, which keeps one time per record: since that time).
 """
 
 from __future__ import annotations
@@ -72,8 +73,8 @@ def _lag(log: Log, group: Group, topic: Topic, place: TopicPartition, bounds: Bo
     elif committed < bounds.end:
         unread = log.read(place.topic, place.partition, committed, 1)
         if unread:
-            seconds = max(0.0, now - unread[0].timestamp / 1000)
-            warning = _expiring(topic, committed, bounds, now - unread[0].appended / 1000)
+            seconds = max(0.0, now - unread[0].appended / 1000)
+            warning = _expiring(topic, committed, bounds, seconds)
     records = max(0, bounds.end - max(committed, bounds.start))
     return Lag(
         group.name,

@@ -8,6 +8,7 @@ after a lost acknowledgement nor a restart over a spill file puts a batch in twi
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import threading
 from collections import deque
@@ -16,11 +17,22 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from millstream.errors import BadEvent, ConfigError, LogError, LogFull, LogUnavailable, MillstreamError, SequenceTooOld
+from millstream.errors import (
+    BadEvent,
+    ConfigError,
+    LogError,
+    LogFull,
+    LogUnavailable,
+    MillstreamError,
+    SequenceTooOld,
+    TopicExists,
+)
 from millstream.event import Event, Record, TopicPartition
-from millstream.log.contract import Log, check_name
+from millstream.log.batch import Batch
+from millstream.log.contract import Log, Topic, TopicSettings, check_name
 
 Policy: TypeAlias = Literal["block", "drop", "buffer"]
+_SPILL = TopicSettings(max_record_bytes=1 << 30)  # how large is too large is for the topic itself to say
 _RETRY = (0.05, 2.0)  # seconds between two tries: the first, and the most
 
 
@@ -124,9 +136,14 @@ class Producer:
                         )
                     self._check()
             if self._spill and (self._spill.waiting or self._tail or len(self._head) >= self.buffer.capacity):
+                self._spill.check(event)
                 self._tail.append(event)
                 if len(self._tail) >= self.buffer.batch:
-                    self._spill_tail(self._spill)
+                    try:
+                        self._spill_tail(self._spill)
+                    except LogError:
+                        self._tail.pop()  # not accepted: the caller keeps it
+                        raise
             else:
                 self._head.append(event)
             self._count(accepted=1)
@@ -134,16 +151,16 @@ class Producer:
             return True
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until everything accepted is in the log; raise what went wrong."""
+        """Wait until everything accepted is in the log, or failed for good; then raise what went wrong."""
         with self._changed:
-            if not self._changed.wait_for(lambda: not self._pending() or self._error is not None, timeout):
+            if not self._changed.wait_for(lambda: not self._pending() or self._closing, timeout):
                 raise LogUnavailable(f"producer {self.name}: not everything is in the log after {timeout} s")
             self._check()
 
     def close(self, timeout: float | None = 30.0) -> None:
         """Flush and stop. What is in a spill file stays there for the next producer of that name."""
         try:
-            if not self._closing:
+            if not self._closing or self._error is not None:
                 self.flush(timeout)
         finally:
             with self._changed:
@@ -160,6 +177,8 @@ class Producer:
         self.close()
 
     def _full(self) -> bool:
+        if self._spill and self._spill.waiting:  # everything goes through the file then, however empty the memory
+            return self._spill.full
         return len(self._head) >= self.buffer.capacity and (self._spill is None or self._spill.full)
 
     def _pending(self) -> bool:
@@ -195,6 +214,14 @@ class Producer:
         self._tail = []
 
     def _run(self) -> None:
+        try:
+            self._send_all()
+        except MillstreamError as error:  # the spill file itself: nothing can go on in order without it
+            with self._changed:
+                self._error, self._closing, self._sending = error, True, False
+                self._changed.notify_all()
+
+    def _send_all(self) -> None:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._closing or self._pending())
@@ -271,10 +298,12 @@ class _Spill:
 
         assert buffer.spill is not None  # noqa: S101  (Buffer checks it)
         self._log = SqliteLog(buffer.spill)
-        self._log.ensure_topic("spill")
+        with contextlib.suppress(TopicExists):
+            self._log.create_topic("spill", settings=_SPILL)
         self._limit = buffer.spill_bytes
         self._place = TopicPartition("spill", 0)
-        self._bytes = 0
+        with self._log.store.read() as db:
+            self._bytes = int(db.execute("SELECT sum(bytes) FROM partition").get)
         end = self._log.bounds("spill")[0].end
         self._offset = next((g.offsets.get(self._place, 0) for g in self._log.groups() if g.name == "sender"), 0)
         self.waiting = end - self._offset
@@ -286,6 +315,10 @@ class _Spill:
     @property
     def full(self) -> bool:
         return self._bytes >= self._limit
+
+    def check(self, event: Event) -> None:
+        """Raise BadEvent now: in the file it would hold up everything behind it."""
+        Batch(Topic("spill", 1, _SPILL), [event], 0)
 
     def add(self, events: list[Event], sequence: int) -> None:
         mark = ("batch", f"{sequence}:{len(events)}".encode())
@@ -305,7 +338,7 @@ class _Spill:
         self._log.commit_group("sender", {self._place: self._offset})
         if not self.waiting:
             self._log.delete_topic("spill")
-            self._log.ensure_topic("spill")
+            self._log.create_topic("spill", settings=_SPILL)
             self._offset = self._bytes = 0
 
     def close(self) -> None:

@@ -71,7 +71,8 @@ class SqliteWorker(Worker):
                 ).get
             if spent:
                 self._bury(spent, f"not done after {self._settings.max_deliveries} deliveries")
-                continue
+                if not deliveries:
+                    continue
             left = deadline - time.monotonic()
             if deliveries or left <= 0:
                 return deliveries
@@ -165,6 +166,8 @@ class SqliteWorker(Worker):
         return deliveries
 
     def _bury(self, deliveries: list[Delivery], reason: str) -> None:
+        if not deliveries:
+            return
         self._log.ensure_topic(self._dead_letters)
         with self._log.store.write() as db:
             self._release(db, self._log.row(self._topic, db), deliveries)

@@ -50,6 +50,8 @@ def repeat(db: Db, row: TopicRow, events: Sequence[Event], producer: str, sequen
         )
     offsets = {int(partition): itertools.count(first) for partition, first in json.loads(firsts).items()}
     places = place([event.key for event in events], partitions, sequence)
+    if offsets.keys() != set(places):
+        raise BadEvent(f"producer {producer} repeats sequence {sequence} with other keys than the first time")
     return Ack(places, [next(offsets[partition]) for partition in places], duplicate=True)
 
 

@@ -1,12 +1,14 @@
 """The one SQLite file under an embedded log: how it is made, opened, written and read.
 
-Invariants: a connection never crosses a thread or a fork; every write is one ``BEGIN IMMEDIATE`` … ``COMMIT`` with
+Invariants: a connection never crosses a thread or a fork (see :mod:`millstream.log.fork`); every write is one ``BEGIN IMMEDIATE`` … ``COMMIT`` with
 ``synchronous=FULL``; every page carries a checksum (SQLite's own checksum VFS, measured to cost nothing), so a flipped
 bit is an error and never a wrong record; a file that is not ours is never changed.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import tempfile
 import threading
@@ -30,6 +32,7 @@ from millstream.errors import (
     NotALog,
 )
 from millstream.failpoint import failpoint
+from millstream.log import fork
 
 Db: TypeAlias = Any
 """An ``apsw.Connection``. Its rows are typed by STRICT tables, which mypy cannot see."""
@@ -38,6 +41,7 @@ FORMAT = 1
 APPLICATION_ID = 0x4D494C4C  # "MILL"
 SQLITE_FIXED = (3, 51, 3)  # earlier releases can lose pages when two connections write and checkpoint one WAL
 BUSY_TIMEOUT = 30_000
+_HEADER_BYTES = 100
 _CHECKSUM_BYTES = 8  # what the checksum VFS reserves at the end of each page
 
 _SCHEMA = """
@@ -112,32 +116,36 @@ class Store:
         self.path = path.absolute()
         self._local = threading.local()
         self._open: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._opened = 0  # grows when all connections were closed for a fork
         self._closed = ""
-        _register_checksums()
-        if not self.path.exists() or self.path.stat().st_size == 0:
-            if not create:
-                raise LogUnavailable(
-                    f"no log at {path}", hint=f"`millstream --log sqlite:{path} topics create NAME` makes one"
-                )
-            self._create()
-        self._check_format()
+        self._in_use = fork.InUse()
+        fork.watch(self)
+        with self._in_use:
+            _register_checksums()
+            if not self.path.exists() or self.path.stat().st_size == 0:
+                if not create:
+                    raise LogUnavailable(
+                        f"no log at {path}", hint=f"`millstream --log sqlite:{path} topics create NAME` makes one"
+                    )
+                self._create()
+            self._check_format()
 
     @property
     def db(self) -> Db:
-        """This thread's connection. A forked child opens its own: locks do not survive a fork."""
+        """This thread's connection. After a fork parent and child open new ones: locks do not survive it."""
         if self._closed:
             raise LogUnavailable(f"{self.path}: the log is closed{self._closed}")
         db: Db = getattr(self._local, "db", None)
-        if db is None or self._local.pid != os.getpid():
+        if db is None or self._local.opened != self._opened:
             db = self._local.db = self._connect()
-            self._local.pid = os.getpid()
+            self._local.opened = self._opened
             self._open.add(db)
         return db
 
     @contextmanager
     def write(self) -> Iterator[Db]:
         """One durable transaction: committed when the block ends, gone if it raises."""
-        with self.errors():
+        with self._in_use, self.errors():
             db = self.db
             db.execute("BEGIN IMMEDIATE")
             try:
@@ -153,13 +161,14 @@ class Store:
     @contextmanager
     def read(self) -> Iterator[Db]:
         """One consistent snapshot."""
-        with self.errors():
+        with self._in_use, self.errors():
             db = self.db
             db.execute("BEGIN")
             try:
                 yield db
             finally:
-                db.execute("COMMIT")
+                if db.in_transaction:  # SQLite itself ends it on an I/O error
+                    db.execute("COMMIT")
 
     def wait(self, seen: int, timeout: float) -> None:
         """Return when another connection has committed since :meth:`version` was ``seen``, or after ``timeout``.
@@ -175,7 +184,7 @@ class Store:
 
     def version(self) -> int:
         """A number that changes when another connection commits."""
-        with self.errors():
+        with self._in_use, self.errors():
             return int(self.db.execute("PRAGMA data_version").get)
 
     def close(self) -> None:
@@ -183,6 +192,14 @@ class Store:
         self._closed = self._closed or "."
         for db in list(self._open):
             db.close()
+
+    def let_go(self) -> None:
+        """Close the connections of every thread; the next use opens new ones."""
+        self._opened += 1
+        for db in list(self._open):
+            with contextlib.suppress(apsw.Error):
+                db.close()
+        self._open.clear()
 
     @contextmanager
     def errors(self, place: str = "") -> Iterator[None]:
@@ -237,6 +254,7 @@ class Store:
             ) from error
         os.close(fd)
         fresh = Path(name)
+        folder = os.open(self.path.parent, os.O_RDONLY)
         try:
             with self.errors():
                 db = apsw.Connection(name, vfs="cksmvfs")
@@ -248,45 +266,43 @@ class Store:
             try:
                 os.link(fresh, self.path)
             except FileExistsError:
-                if (
-                    self.path.stat().st_size == 0
-                ):  # an empty file someone made for us; a log that was faster is not empty
+                fcntl.flock(folder, fcntl.LOCK_EX)  # or two could find it empty, and the second replace a log in use
+                if self.path.stat().st_size == 0:  # an empty file made for us; a log that was faster is not empty
                     os.replace(fresh, self.path)
+            os.fsync(folder)
         except OSError as error:
             raise LogUnavailable(
                 f"cannot make {self.path}: {error}", hint="check the folder and its free space"
             ) from error
         finally:
             fresh.unlink(missing_ok=True)
-        folder = os.open(self.path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
             os.close(folder)
 
     def _check_format(self) -> None:
         """Look before touching: a file of someone else must not even be switched to WAL."""
         try:
             with self.path.open("rb") as file:
-                magic = file.read(16)
+                header = file.read(_HEADER_BYTES)
         except OSError as error:
             raise LogUnavailable(
                 f"cannot open {self.path}: {error.strerror}", hint="check the path and its permissions"
             ) from error
-        if magic != b"SQLite format 3\0":
+        if not header.startswith(b"SQLite format 3\0"):
             raise NotALog(
                 f"{self.path} is not a Millstream log: it does not begin like a SQLite file",
                 hint="name another path; if it was a log, restore it from a backup",
             )
-        db = self._connect(apsw.SQLITE_OPEN_READWRITE)
-        try:
-            with self.errors():
-                application = db.execute("PRAGMA application_id").get
-                version = db.execute("PRAGMA user_version").get
-        finally:
-            db.close()
-        if application != APPLICATION_ID:
+        # Connecting to a database in WAL mode may already write to it, so the header is read by ourselves first.
+        if int.from_bytes(header[68:72], "big") != APPLICATION_ID:
             raise NotALog(f"{self.path} is a SQLite database of something else", hint="name another path")
+        version = int.from_bytes(header[60:64], "big")
+        if version <= FORMAT:
+            db = self._connect(apsw.SQLITE_OPEN_READWRITE)
+            try:
+                with self.errors():
+                    version = db.execute("PRAGMA user_version").get
+            finally:
+                db.close()
         if version > FORMAT:
             raise NewerFormat(
                 f"{self.path} has format {version}, this version reads up to {FORMAT}",

@@ -21,27 +21,46 @@ from millstream.spark.java import cache_folder, find_java, spark_folder
 KAFKA = "4.3.1"
 """The broker for tests: share groups are ready for production since 4.2."""
 
+_CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13"
+_OLDER_CONNECTOR = (
+    f"{_CONNECTOR}:4.2.0",
+    "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
+    "org.apache.kafka:kafka-clients:3.9.1",
+    "org.apache.commons:commons-pool2:2.12.0",
+)
+"""What our tests pass with on Spark 4.3.0, part by part, for registries that do not have the connector of that release."""
 
-def resolve(coordinate: str) -> list[Path]:
-    """Return the jars of ``group:artifact:version`` and of all it needs at run time.
+
+def resolve(coordinate: str, *, alone: bool = False) -> list[Path]:
+    """Return the jars of ``group:artifact:version`` and, unless ``alone``, of all it needs at run time.
 
     The first call for a coordinate needs the network. ``MILLSTREAM_IVY_SETTINGS`` names an Ivy settings file, for
     machines that reach libraries through a mirror of their own.
     """
-    folder = cache_folder() / "jars" / coordinate.replace(":", "-")
+    folder = _folder(coordinate, alone=alone)
     if not folder.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
         with (folder.parent / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # one download, however many processes want it
             if not folder.exists():
-                _download(coordinate, folder)
+                _download(coordinate, folder, alone=alone)
     return sorted(folder.glob("*.jar"))
 
 
 def spark_kafka_jars() -> list[Path]:
     """Return what Spark needs to read and write Kafka, beyond what its wheel has."""
     present = {_artifact(jar) for jar in (spark_folder() / "jars").glob("*.jar")}
-    jars = resolve(f"org.apache.spark:spark-sql-kafka-0-10_2.13:{version_of('pyspark')}")
+    exact = f"{_CONNECTOR}:{version_of('pyspark')}"
+    older = all(_folder(part, alone=True).exists() for part in _OLDER_CONNECTOR)
+    try:
+        if older and not _folder(exact).exists():
+            raise MachineError(f"{exact} was not to be had before")  # do not ask the network at every start
+        jars = resolve(exact)
+    except MachineError as error:
+        try:
+            jars = [jar for part in _OLDER_CONNECTOR for jar in resolve(part, alone=True)]
+        except MachineError:
+            raise error from None
     return [jar for jar in jars if _artifact(jar) not in present]
 
 
@@ -60,6 +79,10 @@ def kafka_broker_classpath() -> list[Path]:
     ]
 
 
+def _folder(coordinate: str, *, alone: bool = False) -> Path:
+    return cache_folder() / "jars" / (coordinate.replace(":", "-") + ("-alone" if alone else ""))
+
+
 def _artifact(jar: Path) -> str:
     """Return a jar's name without its version.
 
@@ -69,7 +92,7 @@ def _artifact(jar: Path) -> str:
     return re.sub(r"-\d+(\.\d+)+[^-]*(-\d+)?\.jar$", "", jar.name)
 
 
-def _download(coordinate: str, folder: Path) -> None:
+def _download(coordinate: str, folder: Path, *, alone: bool) -> None:
     group, artifact, version = coordinate.split(":")
     ivy = next((spark_folder() / "jars").glob("ivy-*.jar"), None)
     if ivy is None:
@@ -89,7 +112,7 @@ def _download(coordinate: str, folder: Path) -> None:
         command += ["-settings", settings] if settings else []
         command += ["-cache", Path(temporary) / "ivy", "-dependency", group, artifact, version]
         # "default" is what the artifact needs at run time: nothing optional, provided or for its tests.
-        command += ["-confs", "default", "-types", "jar", "bundle"]
+        command += ["-confs", "default", "-types", "jar", "bundle", *(["-notransitive"] if alone else [])]
         command += ["-retrieve", f"{ready}/[artifact]-[revision](-[classifier]).[ext]"]
         result = subprocess.run(command, capture_output=True, text=True, check=False)
         output = result.stdout + result.stderr

@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -232,6 +231,7 @@ class StreamReader(_Planner, DataSourceStreamReader, SupportsTriggerAvailableNow
     def __init__(self, options: Options) -> None:
         super().__init__(options)
         self._target: Offsets | None = None
+        self._shown: Offsets = {}
 
     def initialOffset(self) -> Offsets:  # noqa: N802
         """Where a query without a checkpoint begins."""
@@ -243,6 +243,7 @@ class StreamReader(_Planner, DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802
         """The end, or as far as the limit lets us, each partition getting its share of it."""
+        self.commit(start)  # Spark asks only after it has finished what lies before, and commit() comes a batch late
         end = self._target or self.ends()
         return cut(start, end, limit.max_rows) if isinstance(limit, ReadMaxRows) else end
 
@@ -260,6 +261,9 @@ class StreamReader(_Planner, DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def commit(self, end: Offsets) -> None:
         """Show the progress as a consumer group."""
+        if end == self._shown:
+            return
+        self._shown = end
         places = {TopicPartition(t, int(p)): offset for t, found in end.items() for p, offset in found.items()}
         self.log.commit_group(self.options.group, places)
 
@@ -285,19 +289,6 @@ def cut(start: Offsets, end: Offsets, limit: int) -> Offsets:
         if taken[place] < count and sum(taken.values()) < limit:
             taken[place] += 1
     return {t: {p: start.get(t, {}).get(p, 0) + taken[t, p] for p in found} for t, found in end.items()}
-
-
-def starting_offsets(start: Any, topics: Sequence[str]) -> dict[str, str]:
-    """The options of Spark's Kafka source, and so of ours, for a start as the log's contract has it."""
-    if start in ("earliest", "latest"):
-        return {"startingOffsets": str(start)}
-    if isinstance(start, datetime):
-        return {"startingTimestamp": str(int(start.timestamp() * 1000))}
-    if isinstance(start, Mapping) and len(topics) == 1:
-        return {"startingOffsets": json.dumps({topics[0]: {str(p): offset for p, offset in start.items()}})}
-    raise ConfigError(
-        f"start: found {start!r}", hint="expected earliest, latest, a time, or {partition: offset} of one topic"
-    )
 
 
 def _number(name: str, text: str) -> int:

@@ -1,0 +1,47 @@
+"""``millstream doctor``: is everything here that Millstream needs?"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+from rich.markup import escape
+
+from millstream.cli.output import json_option, log_option, settings, stderr, stdout, to_json
+
+
+@click.command("doctor")
+@click.option("--quick", is_flag=True, help="Do not start Spark.")
+@log_option
+@json_option
+def command(quick: bool, log_url: str | None, as_json: bool) -> int:
+    """Check Python, SQLite, Java, folders, the log, and how long Spark takes to start.
+
+    Exit code 1 if something is missing; each line then says what to do.
+
+    \b
+    Examples:
+      millstream doctor
+      millstream doctor --quick --json
+      millstream doctor --log kafka://localhost:9092
+    """
+    import msgspec
+
+    from millstream.doctor import checks
+
+    chosen = settings()
+    if log_url:
+        chosen = msgspec.structs.replace(chosen, log=log_url)
+    found = []
+    with stderr().status("looking…") as status:
+        for check in checks(chosen, spark=not quick):
+            found.append(check)
+            status.update(f"looked at {check.name}…")
+            if not as_json:
+                mark = "[green]ok[/]  " if check.ok else "[red]bad[/] "
+                stdout().print(mark, escape(f"{check.name}: {check.found}"), soft_wrap=True)
+                if check.hint:
+                    stdout().print(f"      → {check.hint}", soft_wrap=True, markup=False)
+    if as_json:
+        click.echo(to_json([asdict(check) for check in found]))
+    return 0 if all(check.ok for check in found) else 1

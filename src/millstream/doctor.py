@@ -1,0 +1,137 @@
+"""What this machine must offer, each thing looked at for real: a check is a line that says ok, or what to do."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from millstream.config import Settings
+from millstream.errors import MachineError, MillstreamError
+from millstream.log import open_log
+from millstream.spark import java
+
+_START = """
+import time; begun = time.monotonic()
+from millstream.spark.session import spark_session, stop_session
+assert spark_session().range(10).count() == 10
+print(time.monotonic() - begun)
+stop_session()
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line: what was looked at, what was found, and what to do if that is not good."""
+
+    name: str
+    ok: bool
+    found: str
+    hint: str = ""
+
+
+def checks(settings: Settings, *, spark: bool = True) -> Iterator[Check]:
+    """Look at one thing after the other. Starting Spark twice, to measure, takes up to a minute."""
+    yield _check("python", _python)
+    yield _check("sqlite", _sqlite)
+    yield _check("java", _java)
+    yield _check("cache folder", lambda: _writable(java.cache_folder()))
+    yield _check("temporary folder", lambda: _writable(Path(tempfile.gettempdir())))
+    yield _check("log", lambda: _log(settings))
+    if spark:
+        yield _check("spark", _spark)
+        yield _check("class-data archive", _archive)
+
+
+def _check(name: str, look: Callable[[], str]) -> Check:
+    try:
+        return Check(name, True, look())
+    except MillstreamError as error:
+        return Check(name, False, error.message, error.hint)
+
+
+def _python() -> str:
+    return f"{sys.version.split()[0]} at {sys.executable}"
+
+
+def _sqlite() -> str:
+    import apsw
+
+    from millstream.log.store import check_sqlite
+
+    check_sqlite(apsw.sqlite_lib_version())
+    with tempfile.TemporaryDirectory() as folder, open_log(f"sqlite:{folder}/log.db") as log:
+        log.create_topic("doctor")
+    return f"{apsw.sqlite_lib_version()} (apsw {apsw.apsw_version()}), with page checksums"
+
+
+def _java() -> str:
+    found = java.find_java()
+    return f"{found.version} from {found.origin}: {found.home}"
+
+
+def _writable(folder: Path) -> str:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder) as file:
+            file.write(b"x")
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise MachineError(
+            f"{folder}: {error.strerror}", hint="make it writable, or set MILLSTREAM_CACHE or TMPDIR"
+        ) from error
+    return str(folder)
+
+
+def _log(settings: Settings) -> str:
+    path = Path(settings.log.removeprefix("sqlite:"))
+    if settings.log.startswith("sqlite:") and not path.exists():
+        _writable(path.absolute().parent)
+        return f"{settings.log} (none yet; it can be made there)"
+    with open_log(settings.log, create=False, kafka=settings.kafka) as log:
+        return f"{settings.log}, {len(log.topics())} topics"
+
+
+def _spark() -> str:
+    return f"starts in {_start('off'):.1f} s without the class-data archive"
+
+
+def _archive() -> str:
+    """Make the archive if there is none, so that there is something to measure."""
+    found = java.find_java()
+    made = ""
+    if not java.archive_of(found).exists():
+        subprocess.run(
+            [sys.executable, "-c", "from millstream.spark.session import train; train()"],
+            capture_output=True,
+            check=False,
+        )
+        made = "made just now; "
+    archive = java.archive_of(found)
+    if not archive.exists() or archive.stat().st_size == 0:
+        raise MachineError(
+            "could not be made; Spark starts without it, only slower", hint=f"delete {archive} to try again"
+        )
+    return f"{made}Spark starts in {_start('keep'):.1f} s with it ({archive.stat().st_size / 1e6:.0f} MB)"
+
+
+def _start(archive: str) -> float:
+    """Seconds from nothing to a first answer, in a process of its own."""
+    result = subprocess.run(
+        [sys.executable, "-c", _START],
+        env=os.environ | {"MILLSTREAM_ARCHIVE": archive},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    if result.returncode != 0:
+        raise MachineError(
+            f"Spark did not start: {result.stderr.strip().splitlines()[-1:]}", hint="see the lines above this one"
+        )
+    return float(result.stdout)

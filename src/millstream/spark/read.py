@@ -1,0 +1,221 @@
+"""One function for a DataFrame over a topic, whichever engine keeps it, as a stream or as a batch.
+
+The embedded log is read by our own data source, a Kafka log by Spark's. Columns are the same: key, value, topic,
+partition, offset, timestamp, headers. A streaming query's progress shows as a consumer group of the log: the embedded
+source commits it itself; for Kafka, Spark tells a listener how far a query is, and that commits it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from millstream import config
+from millstream.errors import ConfigError, LogError, OffsetOutOfRange
+from millstream.event import TopicPartition
+from millstream.log import open_log
+from millstream.log.archive import Archive
+from millstream.log.contract import Log, Start, start_offsets
+from millstream.spark.source import MillstreamSource
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "headers")
+
+
+def read_stream(
+    spark: SparkSession,
+    log: str,
+    topics: str | Sequence[str],
+    *,
+    start: Start = "earliest",
+    group: str | None = None,
+    limit: int | None = None,
+    archive: str | Path | None = None,
+    kafka: Mapping[str, str] | None = None,
+) -> DataFrame:
+    """A streaming DataFrame over topics of the log at the address ``log``.
+
+    ``group`` names the consumer group that shows the progress (``spark-TOPIC`` unless named); ``limit`` bounds the
+    records of a micro-batch; ``archive`` lets a replay begin before the live log does (embedded log only).
+    """
+    names = [topics] if isinstance(topics, str) else list(topics)
+    reader = spark.readStream.options(**_start(log, names, start, kafka))
+    if limit is not None:
+        reader = reader.option("maxOffsetsPerTrigger", limit)
+    if log.startswith("sqlite:"):
+        _check_local(spark, log)
+        spark.dataSource.register(MillstreamSource)
+        reader = reader.format("millstream").options(log=log, subscribe=",".join(names))
+        if archive is not None:
+            reader = reader.option("archive", str(Path(archive).absolute()))
+        return reader.option("group", group or "").load()
+    if archive is not None:
+        raise ConfigError(
+            "archive: Spark's Kafka source cannot begin in an archive",
+            hint="read the whole with read_batch(…, archive=…), or begin the stream where the live log does",
+        )
+    _Progress.watch(spark, log, names, group or f"spark-{'-'.join(names)}", kafka or {})
+    return _columns(_kafka(reader.format("kafka"), log, names, kafka or {}).load())
+
+
+def read_batch(
+    spark: SparkSession,
+    log: str,
+    topics: str | Sequence[str],
+    *,
+    start: Start = "earliest",
+    archive: str | Path | None = None,
+    kafka: Mapping[str, str] | None = None,
+) -> DataFrame:
+    """A DataFrame over what topics of the log hold now; with ``archive``, over what they have held before, too."""
+    names = [topics] if isinstance(topics, str) else list(topics)
+    reader = spark.read.options(**_start(log, names, start, kafka))
+    if log.startswith("sqlite:"):
+        _check_local(spark, log)
+        spark.dataSource.register(MillstreamSource)
+        reader = reader.format("millstream").options(log=log, subscribe=",".join(names))
+        return (reader if archive is None else reader.option("archive", str(Path(archive).absolute()))).load()
+    if archive is None:
+        return _columns(_kafka(reader.format("kafka"), log, names, kafka or {}).load())
+    if start != "earliest":
+        raise ConfigError("archive: goes with start='earliest'", hint="filter on offset or timestamp instead")
+    with open_log(log, kafka=kafka) as opened:
+        frames = [_kafka_with_archive(spark, opened, name, Path(archive), kafka or {}) for name in names]
+    whole = frames[0]
+    for frame in frames[1:]:
+        whole = whole.unionByName(frame)
+    return whole
+
+
+def _kafka_with_archive(
+    spark: SparkSession, log: Log, topic: str, archive: Path, kafka: Mapping[str, str]
+) -> DataFrame:
+    """What is archived from the archive, and the live log from where the archive ends."""
+    store = Archive(archive.absolute(), topic)
+    paths: list[str] = []
+    starts: dict[int, int] = {}
+    for partition, bounds in log.bounds(topic).items():
+        span = store.span(partition)
+        if span and span[1] < bounds.start:
+            raise OffsetOutOfRange(
+                f"topic {topic} partition {partition}: offsets {span[1]} to {bounds.start - 1} are neither archived nor live",
+                missing=(span[1], bounds.start),
+                hint="archive more often than the topic's retention",
+            )
+        starts[partition] = span[1] if span else bounds.start
+        paths += [str(piece.path) for piece in store.pieces(partition)]
+    reader = spark.read.format("kafka").option("startingOffsets", to_json({topic: starts}))
+    live = _columns(_kafka(reader, log.url, [topic], kafka).load())
+    return _columns(spark.read.parquet(*paths)).unionByName(live) if paths else live
+
+
+def _columns(frame: DataFrame) -> DataFrame:
+    return frame.select(*COLUMNS)
+
+
+def _start(log: str, topics: Sequence[str], start: Start, kafka: Mapping[str, str] | None) -> dict[str, str]:
+    """The option ``startingOffsets`` of either source; offsets and times are looked up in the log, now."""
+    if start in ("earliest", "latest"):
+        return {"startingOffsets": str(start)}
+    with open_log(log, create=False, kafka=kafka) as opened:
+        return {"startingOffsets": to_json({topic: start_offsets(opened, topic, start) for topic in topics})}
+
+
+def to_json(offsets: Mapping[str, Mapping[int, int]]) -> str:
+    """Offsets as Spark's Kafka source, and ours, take them."""
+    return json.dumps({topic: {str(p): offset for p, offset in found.items()} for topic, found in offsets.items()})
+
+
+def _check_local(spark: SparkSession, log: str) -> None:
+    master = spark.conf.get("spark.master", "local")
+    if master and not master.startswith("local"):
+        raise ConfigError(
+            f"{log} is a file of this machine, and Spark runs on {master}", hint="use a kafka:// log on a cluster"
+        )
+
+
+def _kafka(reader: Any, log: str, topics: Sequence[str], settings: Mapping[str, str]) -> Any:
+    options = {
+        "kafka.bootstrap.servers": log.removeprefix("kafka://").rstrip("/"),
+        "kafka.isolation.level": "read_committed",
+        "subscribe": ",".join(topics),
+        "includeHeaders": "true",
+    }
+    return reader.options(**options, **{f"kafka.{name}": value for name, value in java_settings(settings).items()})
+
+
+def java_settings(settings: Mapping[str, str]) -> dict[str, str]:
+    """Client settings as Kafka's Java client, which Spark uses, calls them; secrets are resolved here.
+
+    >>> java_settings({"security.protocol": "SASL_SSL", "sasl.mechanisms": "PLAIN"})
+    {'security.protocol': 'SASL_SSL', 'sasl.mechanism': 'PLAIN'}
+    """
+    known = {name: config.resolve(value) for name, value in settings.items()}
+    user, password = known.pop("sasl.username", None), known.pop("sasl.password", None)
+    if "sasl.mechanisms" in known:
+        known["sasl.mechanism"] = known.pop("sasl.mechanisms")
+    if user is not None and password is not None:
+        scram = known.get("sasl.mechanism", "PLAIN").startswith("SCRAM")
+        module = "scram.ScramLoginModule" if scram else "plain.PlainLoginModule"
+        quoted = {"username": user, "password": password}
+        fields = " ".join(f"{name}={json.dumps(value)}" for name, value in quoted.items())
+        known["sasl.jaas.config"] = f"org.apache.kafka.common.security.{module} required {fields};"
+    if "ssl.ca.location" in known:
+        known["ssl.truststore.location"], known["ssl.truststore.type"] = known.pop("ssl.ca.location"), "PEM"
+    return known
+
+
+class _Progress(StreamingQueryListener):
+    """Commits what queries over Kafka have finished, under the group that was named for their topics.
+
+    Spark does not say which DataFrame a query came from, only its topics: two queries over the same topics need a group
+    each, named like the query (``queryName``).
+    """
+
+    _listening: ClassVar[dict[int, _Progress]] = {}
+
+    def __init__(self) -> None:
+        self._groups: dict[frozenset[str], list[tuple[str, str, Mapping[str, str]]]] = {}
+
+    @classmethod
+    def watch(cls, spark: SparkSession, log: str, topics: Sequence[str], group: str, kafka: Mapping[str, str]) -> None:
+        """Begin to show the progress of queries over these topics as this group."""
+        listener = cls._listening.get(id(spark.sparkContext))
+        if listener is None:
+            listener = cls._listening[id(spark.sparkContext)] = cls()
+            spark.streams.addListener(listener)
+        known = listener._groups.setdefault(frozenset(topics), [])
+        if (log, group, kafka) not in known:
+            known.append((log, group, kafka))
+
+    def onQueryStarted(self, event: Any) -> None:  # noqa: N802
+        """Nothing is finished yet."""
+
+    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+        """What is finished has been committed."""
+
+    def onQueryIdle(self, event: Any) -> None:  # noqa: N802
+        """Nothing new."""
+
+    def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+        """Commit the end offsets of a finished micro-batch."""
+        for source in event.progress.sources:
+            try:
+                ends: dict[str, dict[str, int]] = json.loads(source.endOffset or "{}")
+                known = self._groups.get(frozenset(ends), [])
+            except (ValueError, TypeError):
+                continue
+            named = [entry for entry in known if entry[1] == event.progress.name] or known[-1:]
+            for log, group, kafka in named if source.description.startswith("KafkaV2") else []:
+                places = {TopicPartition(t, int(p)): offset for t, found in ends.items() for p, offset in found.items()}
+                try:
+                    with open_log(log, kafka=kafka) as opened:
+                        opened.commit_group(group, places)
+                except LogError:
+                    pass  # a view of the progress, not the progress: the next batch brings it up to date
