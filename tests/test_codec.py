@@ -83,10 +83,9 @@ def test_json_gives_back_what_it_took(value: Any) -> None:
 def test_any_bytes_are_json_or_a_codec_error(data: bytes) -> None:
     try:
         value = Json().decode(data)
-    except CodecError as error:
-        assert "not JSON" in str(error)
-    else:
-        assert Json().decode(Json().encode(value)) == value
+    except CodecError:
+        return
+    assert Json().decode(Json().encode(value)) == value
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
@@ -136,9 +135,10 @@ def test_text_gives_back_what_it_took(value: str) -> None:
 @given(st.binary(max_size=30))
 def test_any_bytes_are_text_or_a_codec_error(data: bytes) -> None:
     try:
-        assert Text().encode(Text().decode(data)) == data
-    except CodecError as error:
-        assert "not UTF-8" in str(error)
+        value = Text().decode(data)
+    except CodecError:
+        return
+    assert Text().encode(value) == data
 
 
 @pytest.mark.parametrize(("value", "why"), [(b"bytes", "expected str"), (7, "expected str"), ("\ud800", "as UTF-8")])
@@ -158,9 +158,10 @@ def test_avro_gives_back_what_it_took(value: dict[str, Any]) -> None:
 @given(st.binary(max_size=60))
 def test_any_bytes_are_avro_or_a_codec_error(data: bytes) -> None:
     try:
-        Avro(PAGE).decode(data)
-    except CodecError as error:
-        assert "Avro" in str(error)
+        value = Avro(PAGE).decode(data)
+    except CodecError:
+        return
+    assert value.keys() == {field["name"] for field in PAGE["fields"]}
 
 
 @given(pages, st.integers(0, 200))
@@ -183,7 +184,7 @@ def test_a_reader_schema_reads_what_an_older_one_wrote() -> None:
 def test_a_reader_schema_that_does_not_fit_is_a_codec_error() -> None:
     needs_more = {**ORDER_2, "fields": [{"name": "id", "type": "long"}, {"name": "new", "type": "string"}]}
     written = Avro(ORDER_1).encode({"id": 7, "gone": "x"})
-    with pytest.raises(CodecError, match="reader's Avro schema does not fit.*new"):
+    with pytest.raises(CodecError, match=r"reader's Avro schema does not fit.*new"):
         Avro(ORDER_1, needs_more).decode(written)
 
 

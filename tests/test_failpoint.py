@@ -43,6 +43,11 @@ def test_raise_is_an_error_that_names_the_place() -> None:
     assert "RuntimeError: failpoint a" in done.stderr
 
 
+def test_a_place_is_harmless_again_once_its_count_has_passed() -> None:
+    code = PASS.replace("    failpoint(name)\n", "    try: failpoint(name)\n    except RuntimeError: name = 'caught'\n")
+    assert run("a:raise@2", code).stdout.split() == ["a", "b", "caught", "a"]
+
+
 def test_stop_waits_for_a_continue() -> None:
     environ = os.environ | {"MILLSTREAM_FAILPOINT": "b:stop"}
     with subprocess.Popen([sys.executable, "-c", PASS], env=environ, stdout=subprocess.PIPE, text=True) as child:
@@ -59,5 +64,5 @@ def test_several_places_are_separated_by_commas() -> None:
 
 @pytest.mark.parametrize("wrong", ["a", "a:explode", "a:kill@many"])
 def test_a_setting_that_means_nothing_is_refused_at_the_start(wrong: str) -> None:
-    with pytest.raises(ValueError, match="a:|expected NAME|invalid literal"):
+    with pytest.raises(ValueError, match=r"a:|expected NAME|invalid literal"):
         _parse(wrong)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from tests.contracts.log import read_all, values
-from tests.log.test_group import Clock
 
 from millstream.errors import LogCorrupt, OffsetOutOfRange
 from millstream.event import Event
 from millstream.log.archive import Archive
 from millstream.log.contract import Bounds, Maintenance, TopicSettings
 from millstream.log.sqlite import SqliteLog
+from tests.contracts.log import read_all, values
+from tests.log.test_group import Clock
 
 SECOND = timedelta(seconds=1)
 
@@ -275,12 +275,12 @@ def test_nothing_that_expires_while_archiving_goes_unarchived(tmp_path: Path, se
 class Meanwhile(SqliteLog):
     """Once archiving has begun, someone else appends as much again."""
 
-    more: list[Event] = []
+    more: Sequence[Event] = ()
 
     def bounds(self, topic: str) -> dict[int, Bounds]:
         found = super().bounds(topic)
         if self.more:
-            more, self.more = self.more, []
+            more, self.more = self.more, ()
             self.append(topic, more)
         return found
 
@@ -291,7 +291,7 @@ def test_records_appended_between_archiving_and_deleting_are_safe(tmp_path: Path
         fill(log, 0, 20)
         log.more = [Event(b"%04d" % i) for i in range(20, 40)]
         log.maintain("t")
-        assert log.more == []
+        assert not log.more
         assert archived(Archive(tmp_path / "cold", "t")) + values(read_all(log, "t")) == [f"{i:04d}" for i in range(40)]
 
 

@@ -12,14 +12,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import apsw
 import pytest
-from tests.contracts.log import read_all
-from tests.history import Line, Stored, check, load, value
-from tests.waiting import until
 
 from millstream.errors import LogCorrupt, LogUnavailable, NewerFormat, NotALog
 from millstream.event import Event, Record
@@ -27,6 +25,9 @@ from millstream.log.archive import Archive
 from millstream.log.contract import TopicSettings
 from millstream.log.sqlite import SqliteLog
 from millstream.log.store import FORMAT
+from tests.contracts.log import read_all
+from tests.history import Line, Stored, check, load, value
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "src" / "millstream" / "log"
@@ -132,6 +133,7 @@ def test_killed_writers_lose_tear_repeat_and_reorder_nothing(tmp_path: Path) -> 
 
 # failpoints
 
+CREATING = "log.create.before_replace"
 APPENDING = {"log.append.in_transaction": "old", "log.before_commit": "old", "log.after_commit": "new"}
 COMPACTING = ["log.compact.in_transaction", "log.compact.after_step", "log.before_commit", "log.after_commit"]
 EXPIRING = ["log.expire.in_transaction", "log.before_commit", "log.after_commit"]
@@ -160,7 +162,7 @@ SqliteLog(sys.argv[1]).maintain("t")
 
 def test_every_failpoint_of_the_log_is_killed_at_somewhere_here() -> None:
     found = {name for file in SOURCES.glob("*.py") for name in re.findall(r'failpoint\("([^"]+)"\)', file.read_text())}
-    assert found == {*APPENDING, *COMPACTING, *EXPIRING, *(name for name, _ in ARCHIVING)}
+    assert found == {CREATING, *APPENDING, *COMPACTING, *EXPIRING, *(name for name, _ in ARCHIVING)}
 
 
 @pytest.mark.parametrize(("point", "expected"), APPENDING.items())
@@ -189,13 +191,14 @@ def test_a_kill_during_an_append_leaves_all_of_the_batch_or_none(tmp_path: Path,
 def test_a_kill_during_compaction_keeps_the_latest_of_every_key(tmp_path: Path, point: str, count: int) -> None:
     path = tmp_path / "log.db"
     with SqliteLog(path) as log:
-        log.create_topic("t", 1, TopicSettings(cleanup="compact"))
+        log.create_topic("t", 1, TopicSettings(cleanup="compact", tombstone_retention=timedelta(0)))
         for turn in range(12):
             log.append("t", [Event(b"%d.%d" % (turn, k), b"%d" % k) for k in range(10)])
+        log.append("t", [Event(None, b"%d" % k) for k in range(5)])  # these must not go before what they delete
         before = read_all(log, "t")
 
     def latest(records: list[Record]) -> dict[bytes | None, bytes | None]:
-        return {r.key: r.value for r in records}
+        return {key: text for key, text in {r.key: r.value for r in records}.items() if text is not None}
 
     assert run(MAINTAIN, path, failpoint=f"{point}:kill@{count}").returncode == -signal.SIGKILL
     with SqliteLog(path, create=False) as log:
@@ -203,10 +206,10 @@ def test_a_kill_during_compaction_keeps_the_latest_of_every_key(tmp_path: Path, 
         assert set(after) <= set(before)
         removed = len(before) - len(after)
         assert removed in (40 * (count - 1), 40 * count)  # whole steps
-        for offset in range(120):
+        for offset in range(125):
             assert latest([r for r in after if r.offset >= offset]) == latest([r for r in before if r.offset >= offset])
-        assert log.maintain("t").compacted == 110 - removed
-        assert read_all(log, "t") == before[-10:]
+        assert log.maintain("t").compacted == 120 - removed
+        assert read_all(log, "t") == before[115:120]
         assert log.maintain("t") == (0, 0)
         assert size_is_right(log)
         assert sound(log)
@@ -424,7 +427,7 @@ def test_a_flipped_bit_in_a_record_is_named_and_nothing_is_changed(tmp_path: Pat
     damaged = whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :]
     path.write_bytes(damaged)
     with SqliteLog(path) as log:
-        with pytest.raises(LogCorrupt, match="topic hurt partition 0, reading from offset 0.*nothing was changed"):
+        with pytest.raises(LogCorrupt, match=r"topic hurt partition 0, reading from offset 0.*nothing was changed"):
             read_all(log, "hurt")
         with pytest.raises(LogCorrupt, match="topic hurt partition 0, reading from offset 50"):
             log.read("hurt", 0, 50, 1)
@@ -503,7 +506,7 @@ def test_a_file_that_is_not_sqlite_is_refused_and_left_alone(tmp_path: Path, con
     path = tmp_path / "diary.txt"
     path.write_bytes(content)
     before = snapshot(tmp_path)
-    with pytest.raises(NotALog, match="diary.txt is not a Millstream log"):
+    with pytest.raises(NotALog, match=r"diary\.txt is not a Millstream log"):
         SqliteLog(path)
     assert snapshot(tmp_path) == before
 
@@ -538,7 +541,7 @@ def test_a_log_of_a_later_version_is_refused_and_left_alone(tmp_path: Path) -> N
 
 
 def test_a_directory_a_missing_folder_and_a_missing_log_are_unavailable(tmp_path: Path) -> None:
-    with pytest.raises(LogUnavailable, match="cannot open|cannot make"):
+    with pytest.raises(LogUnavailable, match=r"cannot open|cannot make"):
         SqliteLog(tmp_path)
     with pytest.raises(LogUnavailable, match="No such file or directory"):
         SqliteLog(tmp_path / "none" / "log.db")
@@ -605,6 +608,44 @@ def test_two_processes_may_make_the_same_log_at_once(
         with SqliteLog(path, create=False) as log:
             assert len(read_all(log, "t")) == 2
     assert not list(tmp_path.glob(".*"))
+
+
+CREATE_ONCE = """
+import sys
+from millstream.event import Event
+from millstream.log.sqlite import SqliteLog
+log = SqliteLog(sys.argv[1])
+log.ensure_topic("t")
+log.append("t", [Event(b"x")])
+"""
+
+
+def test_of_two_that_find_an_empty_file_the_slow_one_does_not_replace_the_log_of_the_fast(tmp_path: Path) -> None:
+    path = tmp_path / "log.db"
+    path.touch()
+    with start(CREATE_ONCE, path, failpoint=f"{CREATING}:stop") as slow:
+        assert os.WIFSTOPPED(os.waitpid(slow.pid, os.WUNTRACED)[1])
+        with start(CREATE_ONCE, path) as fast:
+
+            def waits() -> bool:
+                locks = Path("/proc/locks").read_text().splitlines()
+                return any("->" in line and f" {fast.pid} " in line for line in locks)
+
+            until(lambda: fast.poll() is not None or waits())
+            os.kill(slow.pid, signal.SIGCONT)
+            assert (slow.wait(30), fast.wait(30)) == (0, 0)
+    with SqliteLog(path, create=False) as log:
+        assert len(read_all(log, "t")) == 2
+
+
+def test_a_kill_while_a_log_is_made_leaves_a_file_that_can_still_become_one(tmp_path: Path) -> None:
+    path = tmp_path / "log.db"
+    path.touch()
+    assert run(CREATE_ONCE, path, failpoint=f"{CREATING}:kill").returncode == -signal.SIGKILL
+    assert path.stat().st_size == 0
+    assert run(CREATE_ONCE, path).returncode == 0
+    with SqliteLog(path, create=False) as log:
+        assert len(read_all(log, "t")) == 1
 
 
 # forks and threads

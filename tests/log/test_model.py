@@ -102,14 +102,15 @@ class Model:
 class LogMachine(RuleBasedStateMachine):
     """Both sides, and a clock that the test moves, backwards too."""
 
-    @initialize()
-    def begin(self) -> None:
+    @initialize(partitions=st.integers(1, 3), chosen=st.sampled_from(SETTINGS))
+    def begin(self, partitions: int, chosen: TopicSettings) -> None:
         self.folder = Path(tempfile.mkdtemp())
         self.now = 1_000_000
         self.topics: dict[str, Model] = {}
         self.newest: dict[str, int] = {}  # the latest append time of each topic, which never runs backwards
         self.groups: dict[str, dict[TopicPartition, int]] = {}
         self.log = self.open()
+        self.create("a", partitions, chosen)
 
     def open(self) -> SqliteLog:
         return SqliteLog(self.folder / "log.db", clock=lambda: self.now)
@@ -161,8 +162,12 @@ class LogMachine(RuleBasedStateMachine):
         keyed=st.booleans(),
         producer=st.none() | st.sampled_from(["p", "q"]),
         gap=st.sampled_from([1, 1, 1, 2, REMEMBERED + 5]),
+        step=st.sampled_from([0, 0, 1, 300, 999, 1000, 2500, -1500]),
+        clean=st.booleans(),
     )
-    def append(self, data: st.DataObject, batch: Any, keyed: bool, producer: str | None, gap: int) -> None:
+    def append(
+        self, data: st.DataObject, batch: Any, keyed: bool, producer: str | None, gap: int, step: int, clean: bool
+    ) -> None:
         name, model = self.pick(data)
         events = [
             Event(v, (k or b"k1") if keyed else k, None if t is None else from_millis(t), ()) for v, k, t in batch
@@ -183,6 +188,9 @@ class LogMachine(RuleBasedStateMachine):
             for old in [s for s in known if s <= sequence - REMEMBERED]:
                 del known[old]
         self.follow_expiry(name, model)
+        self.now += step
+        if clean:
+            self.maintain_topic(name)
 
     def take(self, name: str, model: Model, events: list[Event], ack: Ack) -> None:
         """Put an acknowledged batch into the model, checking the acknowledgement on the way."""
@@ -272,7 +280,10 @@ class LogMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.topics)
     @rule(data=st.data())
     def maintain(self, data: st.DataObject) -> None:
-        name, model = self.pick(data)
+        self.maintain_topic(self.pick(data)[0])
+
+    def maintain_topic(self, name: str) -> None:
+        model = self.topics[name]
         before = [dict(place.records) for place in model.partitions]
         expired = compacted = 0
         for place in model.partitions:
@@ -339,7 +350,7 @@ class LogMachine(RuleBasedStateMachine):
 
 LogMachine.TestCase.settings = settings(
     max_examples=100,
-    stateful_step_count=30,
+    stateful_step_count=40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.contracts.log import read_all, values
-from tests.waiting import until
 
 from millstream.errors import BadEvent, BadName, ConfigError, LogUnavailable, UnknownTopic
 from millstream.event import Event
 from millstream.log.contract import Ack, TopicSettings
 from millstream.log.producer import Buffer, Counters, Producer
 from millstream.log.sqlite import SqliteLog
+from tests.contracts.log import read_all, values
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 MANY = 1_000_000
@@ -86,7 +86,7 @@ def test_block_makes_the_caller_wait_until_there_is_room(log: SwitchedLog) -> No
     producer = held(log, policy="block", capacity=5, batch=2)
     for number in range(1, 6):
         assert producer.send(event(number), timeout=0)
-    with pytest.raises(LogUnavailable, match="no room for 0.05 s"):
+    with pytest.raises(LogUnavailable, match=r"no room for 0\.05 s"):
         producer.send(event(99), timeout=0.05)
     assert producer.counters == Counters(accepted=6, blocked=1)
     opener = threading.Thread(target=lambda: until(lambda: producer.counters.blocked == 2) and log.let())
@@ -331,7 +331,7 @@ def test_closing_while_the_log_is_away_says_so_and_ends(log: SwitchedLog) -> Non
     log.let()
     producer = Producer(log, "t")
     producer.send(event(0))
-    with pytest.raises(LogUnavailable, match="not everything is in the log after 0.1 s"):
+    with pytest.raises(LogUnavailable, match=r"not everything is in the log after 0\.1 s"):
         producer.close(timeout=0.1)
     assert not producer._thread.is_alive()
     with pytest.raises(LogUnavailable):

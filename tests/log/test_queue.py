@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.contracts.log import committed, read_all, values
-from tests.log.test_group import Clock
 
 from millstream.errors import ConfigError, DeliveryFenced, OffsetOutOfRange, UnknownTopic
 from millstream.event import Event, TopicPartition
 from millstream.log.contract import Delivery, QueueSettings, TopicSettings, Worker
 from millstream.log.lag import lag
 from millstream.log.sqlite import SqliteLog
+from tests.contracts.log import committed, read_all, values
+from tests.log.test_group import Clock
 
 PLACE = TopicPartition("t", 0)
 
@@ -67,7 +67,7 @@ def test_what_falls_due_again_comes_before_what_is_new_in_the_order_it_fell_due(
 def test_what_is_given_back_comes_first_of_all(log: SqliteLog, clock: Clock) -> None:
     one, two = work(log), work(log)
     add(log, "a", "b", "c")
-    (a, b) = take(one, 2)
+    _, b = take(one, 2)
     clock.now += 10_001
     one.retry([b])
     got = take(two, 3)

@@ -6,6 +6,7 @@ Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 failed, 2
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import traceback
 from importlib import import_module
@@ -66,7 +67,8 @@ def cli(ctx: click.Context, log: str | None, config: str | None, debug: bool) ->
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run the command line and leave with its exit code."""
+    """Run the command line and leave with its exit code; SIGTERM ends it like SIGINT, in good order."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(run(argv))
 
 

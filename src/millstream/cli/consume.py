@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import timedelta
 
 import click
 
 from millstream.cli.output import Duration, json_line, json_option, log_option, opened, record_object
+from millstream.errors import GenerationFenced
 from millstream.event import Record
 from millstream.log.contract import Log
 from millstream.log.lag import parse_start
@@ -92,7 +93,8 @@ def _as_member(
             records = consumer.poll(500 if left is None else min(500, left), timeout=1.0)
             yield from records
             if records:
-                consumer.commit()  # after printing: at least once
+                with suppress(GenerationFenced):  # the group changed meanwhile: what is not committed comes again
+                    consumer.commit()  # after printing: at least once
                 left = None if left is None else left - len(records)
             elif not follow and (consumer.assignment or time.monotonic() > waited):
                 return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -108,18 +108,22 @@ def span(value: timedelta) -> str:
 
 def to_json(value: Any) -> str:
     """JSON with times as ISO 8601 and spans as seconds."""
-    return msgspec.json.format(msgspec.json.encode(value, enc_hook=_plain), indent=2).decode()
+    return msgspec.json.format(msgspec.json.encode(_plain(value)), indent=2).decode()
 
 
 def json_line(value: Any) -> str:
     """JSON on one line."""
-    return msgspec.json.encode(value, enc_hook=_plain).decode()
+    return msgspec.json.encode(_plain(value)).decode()
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, timedelta):
         return value.total_seconds()
-    raise NotImplementedError(f"{type(value).__name__} in JSON output")
+    if is_dataclass(value) and not isinstance(value, type):
+        return _plain(asdict(value))
+    if isinstance(value, Mapping):
+        return {name: _plain(item) for name, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def readable(data: bytes | None) -> Any:
@@ -194,9 +198,3 @@ def confirmed(question: str, *, yes: bool) -> None:
     if not sys.stdin.isatty():
         raise click.UsageError(f"{question} Nothing was changed; add --yes to do it.")
     click.confirm(question, abort=True, err=True)
-
-
-def lines(rows: Iterable[Any]) -> None:
-    """Print JSON lines as they come."""
-    for row in rows:
-        click.echo(json_line(row))

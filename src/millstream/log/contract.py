@@ -29,6 +29,9 @@ Cleanup: TypeAlias = Literal["delete", "compact", "compact,delete"]
 Start: TypeAlias = Literal["earliest", "latest"] | int | datetime | Mapping[int, int]
 """Where to begin: an end of the log, one offset in every partition, a time, or an offset per partition."""
 
+TIME_HEADER = "millstream.time"
+"""The header under which Kafka keeps an event's time: milliseconds since the epoch, as text. See ``kafka.py``."""
+
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _GROUP = re.compile(r"[^\x00-\x1f\x7f]{1,249}")
 

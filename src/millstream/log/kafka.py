@@ -4,6 +4,9 @@ Every append is one transaction, so that a batch is there whole or not at all; r
 producer's last sequence is the committed offset of a group of its own, stored in the same transaction: whatever becomes
 of an acknowledgement, the next producer of that name first settles the open transaction and then reads how far it got.
 After an unknown outcome the client is thrown away, never reused (librdkafka lacks the second part of KIP-890).
+
+A Kafka record has one timestamp. Topics made here give it to the append (the broker's clock), because retention and
+compaction go by it: an old event that arrives today must not be deleted today. The event's own time travels in a header.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ from millstream.errors import (
 from millstream.event import Event, TopicPartition, to_millis
 from millstream.log.batch import Batch
 from millstream.log.contract import (
+    TIME_HEADER,
     Ack,
     Bounds,
     Consumer,
@@ -60,8 +64,10 @@ ck_admin: Any = confluent_kafka.admin
 TIMEOUT = 15.0
 _OWN = "__millstream.producer."  # groups that hold producers' sequences
 _OVERHEAD = 1024  # what Kafka adds to a record and its batch
+_AHEAD = 3_600_000  # milliseconds by which clocks of producers may be ahead of the broker's
 _MILLISECOND = timedelta(milliseconds=1)
 GONE = {"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "UNKNOWN_TOPIC_ID"}
+_MOVING = {"NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE", "FENCED_LEADER_EPOCH", "UNKNOWN_LEADER_EPOCH"}
 FENCES = {
     "ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID", "REBALANCE_IN_PROGRESS", "_ASSIGNMENT_LOST", "_MAX_POLL_EXCEEDED",
     "FENCED_INSTANCE_ID", "FENCED_MEMBER_EPOCH", "STALE_MEMBER_EPOCH", "NON_EMPTY_GROUP", "_STATE",
@@ -82,7 +88,7 @@ class KafkaLog(Log):
         self._anonymous = secrets.token_hex(8)
         self._spread = itertools.count()
         self._lock = threading.Lock()
-        self._metadata()  # an address where nothing listens is an error now, not at the first append
+        self._metadata(timeout=5.0)  # an address where nothing listens is an error now, not at the first append
 
     # topics
 
@@ -161,10 +167,10 @@ class KafkaLog(Log):
                 found.append(Topic(resource.name, len(partitions[resource.name]), _read_configs(future.result())))
         return found
 
-    def _metadata(self) -> dict[str, list[int]]:
+    def _metadata(self, timeout: float = TIMEOUT) -> dict[str, list[int]]:
         """Partitions by topic."""
         with self.errors():
-            listed = self.admin.list_topics(timeout=TIMEOUT).topics
+            listed = self.admin.list_topics(timeout=timeout).topics
         return {name: sorted(topic.partitions) for name, topic in listed.items() if topic.error is None}
 
     # appending
@@ -209,14 +215,13 @@ class KafkaLog(Log):
         return {partition: Bounds(starts[partition], ends[partition]) for partition in partitions}
 
     def offsets_at(self, topic: str, time: datetime) -> dict[int, int]:
-        """Kafka's time index, and then the records themselves.
+        """Kafka's index of append times, from an hour before, and then the records themselves.
 
-        The index counts the markers of transactions, whose time is that of the commit. It is never too late, but may be
-        too early where events are older than their append.
+        An event that says it happened more than an hour after it was appended is not looked for.
         """
         partitions = range(self._topic(topic).partitions)
         millis = to_millis(time)
-        found = self.list_offsets(topic, partitions, ck_admin.OffsetSpec.for_timestamp(millis))
+        found = self.list_offsets(topic, partitions, ck_admin.OffsetSpec.for_timestamp(max(0, millis - _AHEAD)))
         ends = self.list_offsets(topic, partitions, ck_admin.OffsetSpec.latest())
         return {
             partition: ends[partition]
@@ -235,13 +240,20 @@ class KafkaLog(Log):
 
     def list_offsets(self, topic: str, partitions: Iterable[int], spec: Any) -> dict[int, int]:
         """One kind of offset of some partitions, as readers of committed records see it."""
+        wanted = {ck.TopicPartition(topic, partition): spec for partition in partitions}
+        deadline = time.monotonic() + TIMEOUT
         with self.errors(topic):
-            futures = self.admin.list_offsets(
-                {ck.TopicPartition(topic, partition): spec for partition in partitions},
-                isolation_level=ck.IsolationLevel.READ_COMMITTED,
-                request_timeout=TIMEOUT,
-            )
-            return {place.partition: future.result().offset for place, future in futures.items()}
+            while True:
+                futures = self.admin.list_offsets(
+                    wanted, isolation_level=ck.IsolationLevel.READ_COMMITTED, request_timeout=TIMEOUT
+                )
+                try:
+                    return {place.partition: future.result().offset for place, future in futures.items()}
+                except ck.KafkaException as error:
+                    # A partition that is new, or has just moved, has no leader for a moment.
+                    if error.args[0].name() not in _MOVING or time.monotonic() > deadline:
+                        raise
+                    time.sleep(0.02)
 
     def reader(self, topic: str, start: Start = "earliest", *, partitions: Iterable[int] | None = None) -> Reader:
         """Read alone, by assignment."""
@@ -440,20 +452,22 @@ class _TopicProducer:
             client = self._client
             if max(batch.places) >= self._partitions:  # the topic has grown, and the client does not know it yet
                 self._partitions = len(client.list_topics(self._topic, timeout=TIMEOUT).topics[self._topic].partitions)
-            now = time.time_ns() // 1_000_000
             client.begin_transaction()
             times = batch.millis or [None] * len(batch.events)
             for partition, event, millis in zip(batch.places, batch.events, times, strict=True):
-                arguments = {
-                    "partition": partition,
-                    "timestamp": now if millis is None else millis,
-                    "on_delivery": delivered,
-                }
-                if event.headers:
-                    arguments["headers"] = list(event.headers)
+                headers: list[tuple[str, bytes]] = list(event.headers)
+                if millis is not None:
+                    headers.append((TIME_HEADER, b"%d" % millis))
                 while True:
                     try:
-                        client.produce(self._topic, event.value, event.key, **arguments)
+                        client.produce(
+                            self._topic,
+                            event.value,
+                            event.key,
+                            partition=partition,
+                            headers=headers,
+                            on_delivery=delivered,
+                        )
                         break
                     except BufferError:
                         client.poll(0.1)
@@ -505,8 +519,7 @@ def _configs(settings: TopicSettings) -> dict[str, str]:
         "delete.retention.ms": str(settings.tombstone_retention // _MILLISECOND),
         "min.compaction.lag.ms": str(settings.compaction_lag // _MILLISECOND),
         "max.message.bytes": str(settings.max_record_bytes + _OVERHEAD),
-        # Whether an event from the future is acceptable is decided downstream, in the open.
-        "message.timestamp.after.max.ms": str(2**63 - 1),
+        "message.timestamp.type": "LogAppendTime",
     }
     if settings.compacts:
         # Kafka cleans closed segments only: close them often enough for tombstones to go about when they should.

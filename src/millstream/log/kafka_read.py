@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from millstream.errors import ConfigError, GenerationFenced, OffsetOutOfRange, UnknownTopic
 from millstream.event import Record, TopicPartition
-from millstream.log.contract import Consumer, Reader, check_offset
+from millstream.log.contract import TIME_HEADER, Consumer, Reader, check_offset
 from millstream.log.kafka import GONE, ck, silent, translate
 
 if TYPE_CHECKING:
@@ -25,11 +25,23 @@ _COMMON = {
 
 
 def to_record(message: Any) -> Record:
-    """A record of ours for a message of Kafka's, whose only time is the record's own."""
-    _, millis = message.timestamp()
-    headers = tuple((name, value if value is not None else b"") for name, value in message.headers() or ())
+    """A record of ours for a message of Kafka's; the header with the event's time is ours alone and stays hidden."""
+    _, appended = message.timestamp()
+    timestamp, headers = appended, []
+    for name, value in message.headers() or ():
+        if name == TIME_HEADER:
+            timestamp = int(value)
+        else:
+            headers.append((name, value or b""))
     return Record(
-        message.topic(), message.partition(), message.offset(), message.key(), message.value(), millis, millis, headers
+        message.topic(),
+        message.partition(),
+        message.offset(),
+        message.key(),
+        message.value(),
+        timestamp,
+        appended,
+        tuple(headers),
     )
 
 

@@ -1,8 +1,7 @@
 """How far groups are behind, and moving them: the same for every engine, from what the contract offers.
 
 Lag in records is the log's end less the committed offset, Kafka's way; on Kafka, and after compaction, that also counts
-offsets that hold no record. Lag in seconds is how long the first unread record has been waiting
-(on Kafka, which keeps one time per record: since that time).
+offsets that hold no record. Lag in seconds is how long the first unread record has been waiting.
 """
 
 from __future__ import annotations

@@ -268,6 +268,7 @@ class Store:
             except FileExistsError:
                 fcntl.flock(folder, fcntl.LOCK_EX)  # or two could find it empty, and the second replace a log in use
                 if self.path.stat().st_size == 0:  # an empty file made for us; a log that was faster is not empty
+                    failpoint("log.create.before_replace")
                     os.replace(fresh, self.path)
             os.fsync(folder)
         except OSError as error:

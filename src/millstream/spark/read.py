@@ -19,7 +19,7 @@ from millstream.errors import ConfigError, LogError, OffsetOutOfRange
 from millstream.event import TopicPartition
 from millstream.log import open_log
 from millstream.log.archive import Archive
-from millstream.log.contract import Log, Start, start_offsets
+from millstream.log.contract import TIME_HEADER, Log, Start, start_offsets
 from millstream.spark.source import MillstreamSource
 
 if TYPE_CHECKING:
@@ -112,11 +112,18 @@ def _kafka_with_archive(
         paths += [str(piece.path) for piece in store.pieces(partition)]
     reader = spark.read.format("kafka").option("startingOffsets", to_json({topic: starts}))
     live = _columns(_kafka(reader, log.url, [topic], kafka).load())
-    return _columns(spark.read.parquet(*paths)).unionByName(live) if paths else live
+    return spark.read.parquet(*paths).select(*COLUMNS).unionByName(live) if paths else live
 
 
 def _columns(frame: DataFrame) -> DataFrame:
-    return frame.select(*COLUMNS)
+    """Kafka's columns, with the event's time out of its header (see ``log/kafka.py``) as the timestamp."""
+    of_event = f"filter(headers, h -> h.key = '{TIME_HEADER}')"
+    others = f"filter(headers, h -> h.key != '{TIME_HEADER}')"
+    return frame.selectExpr(
+        *COLUMNS[:5],
+        f"coalesce(timestamp_millis(try_cast(cast(get({of_event}, 0).value AS string) AS bigint)), timestamp) AS timestamp",
+        f"if(size({others}) > 0, {others}, null) AS headers",
+    )
 
 
 def _start(log: str, topics: Sequence[str], start: Start, kafka: Mapping[str, str] | None) -> dict[str, str]:
