@@ -251,6 +251,7 @@ def test_the_python_reference_lists_what_is_public(module: str) -> None:
         and (inspect.isclass(value) or inspect.isfunction(value))
         and value.__module__ == loaded.__name__
     }
+    public |= set(getattr(loaded, "__all__", ()))
     listed = reference()[module]
     assert public - set(listed) == set()
     assert [name for name in listed if not hasattr(loaded, name)] == []

@@ -12,13 +12,13 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from millstream.errors import LogUnavailable, OffsetOutOfRange
-from millstream.event import Record
+from millstream.event import Headers, Record
 from millstream.failpoint import failpoint
 from millstream.log.contract import Log
 
@@ -122,7 +122,7 @@ class Archive:
                 while offset < end:
                     records = [record for record in reader.poll(_CHUNK, timeout=10.0) if record.offset < end]
                     if records:
-                        writer.write_batch(to_arrow(records))
+                        writer.write_batch(to_arrow(self.topic, partition, [_row(record) for record in records]))
                         count += len(records)
                     elif reader.positions[partition] < end:
                         raise LogUnavailable(
@@ -146,27 +146,34 @@ class Archive:
             yield
 
 
-def to_arrow(records: Sequence[Record]) -> pa.RecordBatch:
-    """Records as one Arrow batch of :data:`SCHEMA`."""
-    topics, partitions, offsets, keys, values, timestamps, appended, headers = (
-        zip(*records, strict=True) if records else ((),) * 8
-    )
+Row: TypeAlias = tuple[int, int, int, bytes | None, bytes | None, Headers | None]
+"""Offset, timestamp, append time, key, value, headers: what the embedded log stores, in its order."""
+
+
+def to_arrow(topic: str, partition: int, rows: Sequence[Row]) -> pa.RecordBatch:
+    """Rows of one partition as an Arrow batch of :data:`SCHEMA`, column by column."""
+    offsets, timestamps, appended, keys, values, headers = zip(*rows, strict=True) if rows else ((),) * 6
+    kind = SCHEMA.field("headers").type
+    pairs = pa.nulls(len(rows), kind)
+    if any(headers):
+        pairs = pa.array([[{"key": k, "value": v} for k, v in found] if found else None for found in headers], kind)
     return pa.record_batch(
         [
             pa.array(keys, pa.binary()),
             pa.array(values, pa.binary()),
-            pa.array(topics, pa.string()),
-            pa.array(partitions, pa.int32()),
+            pa.repeat(topic, len(rows)),
+            pa.repeat(pa.scalar(partition, pa.int32()), len(rows)),
             pa.array(offsets, pa.int64()),
             _times(timestamps),
-            pa.array(
-                [[{"key": k, "value": v} for k, v in pairs] or None for pairs in headers],
-                SCHEMA.field("headers").type,
-            ),
+            pairs,
             _times(appended),
         ],
         schema=SCHEMA,
     )
+
+
+def _row(record: Record) -> Row:
+    return record.offset, record.timestamp, record.appended, record.key, record.value, record.headers
 
 
 def _times(millis: Sequence[int]) -> pa.Array:

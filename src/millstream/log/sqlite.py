@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import operator
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
@@ -49,6 +50,9 @@ from millstream.log.contract import (
     start_offsets,
 )
 from millstream.log.store import Db, Store, create_records_table, records_table
+
+if TYPE_CHECKING:
+    from millstream.log.archive import Row
 
 _BLOCK = 12  # the time index has one entry for every 2 ** 12 offsets
 
@@ -279,6 +283,21 @@ class SqliteLog(Log):
                 raise ConfigError(f"topic {topic} has no partition {partition}; it has {len(bounds)}")
             check_offset(TopicPartition(topic, partition), offset, bounds[partition])
             return self.fetch(db, row, partition, offset, limit)
+
+    def rows(self, topic: str, partition: int, start: int, end: int, limit: int) -> list[Row]:
+        """Up to ``limit`` stored rows with start ≤ offset < end, as they are: for whoever makes no records of them."""
+        with self.store.read() as db:
+            row = self.row(topic, db)
+            check_offset(TopicPartition(topic, partition), start, partition_bounds(db, row.id)[partition])
+            with self.store.errors(f"topic {topic} partition {partition}, reading from offset {start}"):
+                table = records_table(row.id, partition)
+                found: list[Row] = db.execute(
+                    f"SELECT * FROM {table} WHERE offset >= ? AND offset < ? ORDER BY offset LIMIT ?",
+                    (start, end, limit),
+                ).fetchall()
+                if any(map(operator.itemgetter(5), found)):
+                    found = [(*stored, None if h is None else load_headers(h)) for *stored, h in found]  # type: ignore[misc,arg-type]
+                return found
 
     def fetch(self, db: Db, row: TopicRow, partition: int, offset: int, limit: int) -> list[Record]:
         """Records of one partition inside a transaction."""

@@ -209,13 +209,9 @@ class _Planner:
             live = min(span[1], partition.end)
             for batch in archive.read(partition.partition, partition.start, live):
                 yield batch.select(columns)
-        while live < partition.end:
-            records = self.log.read(partition.topic, partition.partition, live, min(_CHUNK, partition.end - live))
-            records = [record for record in records if record.offset < partition.end]
-            if not records:
-                return
-            live = records[-1].offset + 1
-            yield to_arrow(records).select(columns)
+        while rows := self.log.rows(partition.topic, partition.partition, live, partition.end, _CHUNK):
+            yield to_arrow(partition.topic, partition.partition, rows).select(columns)
+            live = rows[-1][0] + 1
 
 
 class BatchReader(_Planner, DataSourceReader):
