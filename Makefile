@@ -1,7 +1,6 @@
 # Everything sets itself up: a machine with Python 3.11 or later, make and a package index is enough.
 PYTHON ?= python3
 BIN := .venv/bin
-export PYTHONDONTWRITEBYTECODE := 1
 
 .PHONY: help setup demo test check lint types bench docs lock clean
 
@@ -15,8 +14,8 @@ setup: .venv/.ready ## make .venv, with .venv/bin/millstream in it
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.9'
 	@echo "installing what requirements.lock pins (pyspark is large: a minute or so the first time)"
-	@$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock
-	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
+	@$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --require-hashes -r requirements.lock
+	@$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --no-deps --editable .
 	@touch $@
 
 demo: setup ## run the main job on the embedded log

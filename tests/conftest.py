@@ -15,7 +15,7 @@ from millstream.testing import KafkaBroker
 @pytest.fixture(scope="session", autouse=True)
 def quiet_start() -> None:
     """Use a class-data archive that is there, but leave no process behind that makes one."""
-    os.environ["MILLSTREAM_ARCHIVE"] = "keep"
+    os.environ["MILLSTREAM_CLASS_ARCHIVE"] = "keep"
 
 
 @pytest.fixture(scope="session")

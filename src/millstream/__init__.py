@@ -1,7 +1,7 @@
 """Millstream: streams, tables and time on Spark.
 
-What is here can be relied on; everything else may move. Names that need Spark are loaded when first used, so that the
-log can be used without it.
+What is here can be relied on; everything else may move. Names that need Spark or Arrow are loaded when first used, so that
+the log can be used without them.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from millstream.codec import Avro, Json, Text
 from millstream.errors import MillstreamError
 from millstream.event import Event, Record, TopicPartition
 from millstream.log import Log, open_log
-from millstream.log.archive import Archive
 from millstream.log.contract import QueueSettings, TopicSettings
 from millstream.log.lag import lag
 from millstream.log.producer import Buffer, Producer
 from millstream.version import __version__
 
 if TYPE_CHECKING:
+    from millstream.log.archive import Archive
     from millstream.spark.read import read_batch, read_stream
     from millstream.spark.session import spark_session
 
@@ -46,6 +46,7 @@ __all__ = [
 ]
 
 _LATER = {
+    "Archive": "millstream.log.archive",
     "read_batch": "millstream.spark.read",
     "read_stream": "millstream.spark.read",
     "spark_session": "millstream.spark.session",

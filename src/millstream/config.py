@@ -18,7 +18,9 @@ from millstream.errors import ConfigError
 
 FILE = "millstream.toml"
 _REFERENCE = re.compile(r"\$\{(env|file):([^}]*)\}")
-_SECRET_NAME = re.compile(r"password|secret|token|passphrase|jaas|(?<!o)key\.pem|private", re.IGNORECASE)
+_SECRET_NAME = re.compile(
+    r"password|secret|passphrase|jaas|private|token$|ssl\.key\.pem|ssl\.keystore\.key", re.IGNORECASE
+)
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

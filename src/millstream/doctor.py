@@ -124,7 +124,7 @@ def _start(archive: str) -> float:
     """Seconds from nothing to a first answer, in a process of its own."""
     result = subprocess.run(
         [sys.executable, "-c", _START],
-        env=os.environ | {"MILLSTREAM_ARCHIVE": archive},
+        env=os.environ | {"MILLSTREAM_CLASS_ARCHIVE": archive},
         capture_output=True,
         text=True,
         timeout=300,

@@ -13,6 +13,7 @@ unless ``--debug``.
     ├── SparkError            Spark did not start, or a query failed
     └── LogError              the event log
         ├── UnknownTopic
+        ├── UnknownGroup
         ├── TopicExists
         ├── BadName           a topic, group or producer name that no engine accepts
         ├── BadEvent          an event that cannot be appended: too large, no key where one is needed
@@ -66,6 +67,10 @@ class LogError(MillstreamError):
 
 class UnknownTopic(LogError):
     """No topic of that name."""
+
+
+class UnknownGroup(LogError):
+    """No group of that name."""
 
 
 class TopicExists(LogError):

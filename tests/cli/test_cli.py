@@ -27,7 +27,9 @@ COMMAND = [sys.executable, "-c", "from millstream.cli import main; main()"]
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    for variable in [name for name in os.environ if name.startswith("MILLSTREAM_") and name != "MILLSTREAM_ARCHIVE"]:
+    for variable in [
+        name for name in os.environ if name.startswith("MILLSTREAM_") and name != "MILLSTREAM_CLASS_ARCHIVE"
+    ]:
         monkeypatch.delenv(variable)
     return tmp_path
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from tests.contracts.log import LogContract
 
 from millstream.log import open_log
 from millstream.log.contract import Log
 from millstream.testing import KafkaBroker
+from tests.contracts.log import LogContract
 
 
 @pytest.fixture

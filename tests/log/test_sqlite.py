@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.contracts.log import LogContract
 
 from millstream.log.contract import Log
 from millstream.log.sqlite import SqliteLog
+from tests.contracts.log import LogContract
 
 
 @pytest.fixture

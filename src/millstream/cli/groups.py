@@ -7,7 +7,7 @@ import sys
 import click
 
 from millstream.cli.output import confirmed, json_option, log_option, opened, show, stderr, to_json
-from millstream.errors import LogError
+from millstream.errors import UnknownGroup
 from millstream.log.lag import lag, parse_start, plan_reset, reset
 
 
@@ -54,7 +54,7 @@ def describe(name: str, log_url: str | None, as_json: bool) -> None:
     with opened(log_url) as log:
         group = next((group for group in log.groups() if group.name == name), None)
         if group is None:
-            raise LogError(f"no group {name}", hint="`millstream groups list`")
+            raise UnknownGroup(f"no group {name}", hint="`millstream groups list`")
         rows = lag(log, groups=[name])
         if as_json:
             members = list(group.members)

@@ -21,8 +21,10 @@ from millstream.cli.output import (
     to_json,
 )
 from millstream.errors import ConfigError
+from millstream.event import TopicPartition
 from millstream.log.archive import Archive
 from millstream.log.contract import Log, Topic, TopicSettings
+from millstream.log.sqlite import SqliteLog
 
 _COLUMNS = {
     "name": "TOPIC",
@@ -107,8 +109,11 @@ def list_(log_url: str | None, as_json: bool) -> None:
         rows = []
         for topic in log.topics():
             bounds = log.bounds(topic.name)
-            readers = {g.name: {p: o for p, o in g.offsets.items() if p.topic == topic.name} for g in groups}
-            lags = [sum(bounds[p.partition].end - o for p, o in found.items()) for found in readers.values() if found]
+            readers = [g for g in groups if any(place.topic == topic.name for place in g.offsets)]
+            lags = [
+                sum(b.end - g.offsets.get(TopicPartition(topic.name, p), b.start) for p, b in bounds.items())
+                for g in readers
+            ]
             rows.append(
                 asdict(topic.settings)
                 | {
@@ -226,7 +231,8 @@ def archive(name: str, to: str | None, log_url: str | None, as_json: bool) -> No
       millstream topics archive clicks --to archive
     """
     with opened(log_url) as log:
-        folder = to or log.topic(name).settings.archive or settings().archive
+        own = log.topic(name).settings.archive
+        folder = to or (str(log.archive_path(own)) if own and isinstance(log, SqliteLog) else settings().archive)
         taken = Archive(folder, name).take(log)
         row = {"topic": name, "archive": folder, "records": taken}
         if as_json:

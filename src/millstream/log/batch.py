@@ -49,7 +49,7 @@ class Batch:
             )
         self.millis: list[int | None] | None = None
         try:
-            if any(times):
+            if times.count(None) < len(times):
                 self.millis = [None if time is None else to_millis(time) for time in times]
         except (AttributeError, TypeError, ValueError) as error:
             raise BadEvent(f"{error}; nothing was appended", hint="give times as aware datetimes") from error

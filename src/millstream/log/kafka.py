@@ -15,10 +15,10 @@ import itertools
 import secrets
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from millstream import config
 from millstream.errors import (
@@ -28,6 +28,7 @@ from millstream.errors import (
     LogUnavailable,
     MachineError,
     TopicExists,
+    UnknownGroup,
     UnknownTopic,
 )
 from millstream.event import Event, TopicPartition, to_millis
@@ -61,13 +62,18 @@ except ImportError as error:  # pragma: no cover
 ck: Any = confluent_kafka
 ck_admin: Any = confluent_kafka.admin
 
+T = TypeVar("T")
+
 TIMEOUT = 15.0
 _OWN = "__millstream.producer."  # groups that hold producers' sequences
 _OVERHEAD = 1024  # what Kafka adds to a record and its batch
 _AHEAD = 3_600_000  # milliseconds by which clocks of producers may be ahead of the broker's
 _MILLISECOND = timedelta(milliseconds=1)
 GONE = {"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "UNKNOWN_TOPIC_ID"}
-_MOVING = {"NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE", "FENCED_LEADER_EPOCH", "UNKNOWN_LEADER_EPOCH"}
+_MOVING = {
+    "NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE", "FENCED_LEADER_EPOCH", "UNKNOWN_LEADER_EPOCH",
+    "COORDINATOR_LOAD_IN_PROGRESS", "COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR", "UNSTABLE_OFFSET_COMMIT",
+}  # fmt: skip
 FENCES = {
     "ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID", "REBALANCE_IN_PROGRESS", "_ASSIGNMENT_LOST", "_MAX_POLL_EXCEEDED",
     "FENCED_INSTANCE_ID", "FENCED_MEMBER_EPOCH", "STALE_MEMBER_EPOCH", "NON_EMPTY_GROUP", "_STATE",
@@ -241,19 +247,14 @@ class KafkaLog(Log):
     def list_offsets(self, topic: str, partitions: Iterable[int], spec: Any) -> dict[int, int]:
         """One kind of offset of some partitions, as readers of committed records see it."""
         wanted = {ck.TopicPartition(topic, partition): spec for partition in partitions}
-        deadline = time.monotonic() + TIMEOUT
-        with self.errors(topic):
-            while True:
-                futures = self.admin.list_offsets(
-                    wanted, isolation_level=ck.IsolationLevel.READ_COMMITTED, request_timeout=TIMEOUT
-                )
-                try:
-                    return {place.partition: future.result().offset for place, future in futures.items()}
-                except ck.KafkaException as error:
-                    # A partition that is new, or has just moved, has no leader for a moment.
-                    if error.args[0].name() not in _MOVING or time.monotonic() > deadline:
-                        raise
-                    time.sleep(0.02)
+
+        def ask() -> dict[int, int]:
+            futures = self.admin.list_offsets(
+                wanted, isolation_level=ck.IsolationLevel.READ_COMMITTED, request_timeout=TIMEOUT
+            )
+            return {place.partition: future.result().offset for place, future in futures.items()}
+
+        return dict(self._patiently(ask, topic))
 
     def reader(self, topic: str, start: Start = "earliest", *, partitions: Iterable[int] | None = None) -> Reader:
         """Read alone, by assignment."""
@@ -308,12 +309,18 @@ class KafkaLog(Log):
         return sorted(found, key=lambda group: group.name)
 
     def _group_offsets(self, group: str) -> dict[TopicPartition, int]:
-        with self.errors():
-            asked = self.admin.list_consumer_group_offsets(
-                [ck.ConsumerGroupTopicPartitions(group)], require_stable=True, request_timeout=TIMEOUT
-            )
-            places = asked[group].result().topic_partitions
-        return {TopicPartition(p.topic, p.partition): p.offset for p in places if p.offset >= 0}
+        request = ck.ConsumerGroupTopicPartitions(group)
+
+        def ask() -> list[Any]:
+            asked = self.admin.list_consumer_group_offsets([request], require_stable=True, request_timeout=TIMEOUT)
+            places: list[Any] = asked[group].result().topic_partitions
+            for place in places:
+                if place.error is not None:
+                    raise ck.KafkaException(place.error)
+            return places
+
+        found = self._patiently(ask)
+        return {TopicPartition(p.topic, p.partition): p.offset for p in found if p.offset >= 0}
 
     def commit_group(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Alter a group's offsets, which Kafka refuses while the group is not empty."""
@@ -354,6 +361,18 @@ class KafkaLog(Log):
         """Turn Kafka's errors into ours."""
         return _Errors(self.url, topic)
 
+    def _patiently(self, ask: Callable[[], T], topic: str = "") -> T:
+        """Ask again while the brokers are still finding out who is to answer."""
+        deadline = time.monotonic() + TIMEOUT
+        with self.errors(topic):
+            while True:
+                try:
+                    return ask()
+                except ck.KafkaException as error:
+                    if error.args[0].name() not in _MOVING or time.monotonic() > deadline:
+                        raise
+                    time.sleep(0.02)
+
     def _settle(self, futures: Mapping[str, Any], name: str) -> None:
         with self.errors(name):
             for future in futures.values():
@@ -389,6 +408,8 @@ def translate(error: Any, url: str, topic: str = "") -> Exception:
         return UnknownTopic(
             f"no topic {topic} at {url}", hint=f"`millstream topics create {topic}`, or `millstream topics list`"
         )
+    if name in ("GROUP_ID_NOT_FOUND", "INVALID_GROUP_ID"):
+        return UnknownGroup(f"{url}: no such group", hint="`millstream groups list`")
     if name == "TOPIC_ALREADY_EXISTS":
         return TopicExists(f"topic {topic} exists already", hint=f"`millstream topics describe {topic}` shows it")
     if name in FENCES:

@@ -23,6 +23,7 @@ from millstream.errors import (
     ConfigError,
     GenerationFenced,
     TopicExists,
+    UnknownGroup,
     UnknownTopic,
 )
 from millstream.event import Event, Record, TopicPartition, to_millis
@@ -353,6 +354,8 @@ class SqliteLog(Log):
         with self.store.write() as db:
             if members := membership.live_members(db, check_name("group", group), self.clock()):
                 raise GenerationFenced(f"group {group} has live members: {', '.join(members)}", hint="stop them first")
+            if not db.execute("SELECT 1 FROM consumer_group WHERE name = ?", (group,)).get:
+                raise UnknownGroup(f"no group {group} in {self.url}", hint="`millstream groups list`")
             for table in ("member", "group_offset", "delivery", "queue"):
                 db.execute(f"DELETE FROM {table} WHERE consumer_group = ?", (group,))
             db.execute("DELETE FROM consumer_group WHERE name = ?", (group,))

@@ -65,7 +65,7 @@ done
 if [ "$main" = org.apache.spark.deploy.SparkSubmit ]; then
   if [ -n "$MILLSTREAM_NEW_ARCHIVE" ]; then
     set -- -XX:ArchiveClassesAtExit="$MILLSTREAM_NEW_ARCHIVE" "$@"
-  elif [ -s {archive} ] && [ "$MILLSTREAM_ARCHIVE" != off ]; then
+  elif [ -s {archive} ] && [ "$MILLSTREAM_CLASS_ARCHIVE" != off ]; then
     set -- -XX:SharedArchiveFile={archive} "$@"
   fi
 fi
@@ -171,9 +171,9 @@ def archive_of(java: Java) -> Path:
 def archive_later(java: Java) -> None:
     """Have the class-data archive made by a background process when this process ends, if there is none.
 
-    ``MILLSTREAM_ARCHIVE=keep`` uses one that is there and makes none; ``off`` does not use one either.
+    ``MILLSTREAM_CLASS_ARCHIVE=keep`` uses one that is there and makes none; ``off`` does not use one either.
     """
-    if os.environ.get("MILLSTREAM_ARCHIVE") in ("keep", "off") or "MILLSTREAM_NEW_ARCHIVE" in os.environ:
+    if os.environ.get("MILLSTREAM_CLASS_ARCHIVE") in ("keep", "off") or "MILLSTREAM_NEW_ARCHIVE" in os.environ:
         return
     if not archive_of(java).exists():
         atexit.unregister(_train_in_background)  # once, however many sessions this process makes

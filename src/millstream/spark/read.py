@@ -51,7 +51,7 @@ def read_stream(
     if log.startswith("sqlite:"):
         _check_local(spark, log)
         spark.dataSource.register(MillstreamSource)
-        reader = reader.format("millstream").options(log=log, subscribe=",".join(names))
+        reader = reader.format("millstream").options(log=_absolute(log), subscribe=",".join(names))
         if archive is not None:
             reader = reader.option("archive", str(Path(archive).absolute()))
         return reader.option("group", group or "").load()
@@ -79,7 +79,7 @@ def read_batch(
     if log.startswith("sqlite:"):
         _check_local(spark, log)
         spark.dataSource.register(MillstreamSource)
-        reader = reader.format("millstream").options(log=log, subscribe=",".join(names))
+        reader = reader.format("millstream").options(log=_absolute(log), subscribe=",".join(names))
         return (reader if archive is None else reader.option("archive", str(Path(archive).absolute()))).load()
     if archive is None:
         return _columns(_kafka(reader.format("kafka"), log, names, kafka or {}).load())
@@ -137,6 +137,11 @@ def _start(log: str, topics: Sequence[str], start: Start, kafka: Mapping[str, st
 def to_json(offsets: Mapping[str, Mapping[int, int]]) -> str:
     """Offsets as Spark's Kafka source, and ours, take them."""
     return json.dumps({topic: {str(p): offset for p, offset in found.items()} for topic, found in offsets.items()})
+
+
+def _absolute(log: str) -> str:
+    """The address as seen from here: Spark's Python processes have the folder that the JVM was started in."""
+    return f"sqlite:{Path(log.removeprefix('sqlite:')).absolute()}"
 
 
 def _check_local(spark: SparkSession, log: str) -> None:
