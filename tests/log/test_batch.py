@@ -49,7 +49,8 @@ def test_bytes_of_numpy_are_bytes(log: SqliteLog) -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        Event(bytearray(b"x")),  # type: ignore[arg-type]
+        Event("x"),  # type: ignore[arg-type]
+        Event(""),  # type: ignore[arg-type]
         Event(7),  # type: ignore[arg-type]
         Event(b"x", 7),  # type: ignore[arg-type]
         Event(b"x", time="2026-01-01"),  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from millstream.errors import BadEvent, OffsetOutOfRange, SequenceTooOld, TopicExists, UnknownTopic
+from millstream.errors import BadEvent, OffsetOutOfRange, SequenceTooOld, TopicExists, UnknownGroup, UnknownTopic
 from millstream.event import Event, Record, TopicPartition, from_millis
 from millstream.log.contract import Ack, Bounds, Maintenance, TopicSettings
 from millstream.log.partitioner import partition_of
@@ -324,8 +324,12 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(group=st.sampled_from(GROUPS))
     def forget(self, group: str) -> None:
-        self.log.delete_group(group)
-        self.groups.pop(group, None)
+        if group in self.groups:
+            self.log.delete_group(group)
+            del self.groups[group]
+        else:
+            with pytest.raises(UnknownGroup):
+                self.log.delete_group(group)
 
     # always
 

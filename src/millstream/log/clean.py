@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from millstream.errors import LogError
 from millstream.failpoint import failpoint
 from millstream.log.contract import Maintenance
-from millstream.log.store import Db, records_table
+from millstream.log.store import BLOCK, Db, records_table
 
 if TYPE_CHECKING:
     from millstream.log.sqlite import SqliteLog, TopicRow
@@ -126,8 +126,8 @@ def _delete_front(log: SqliteLog, topic: str, topic_id: int, partition: int, cut
             (upto, sum(size for _, size in rows), topic_id, partition),
         )
         db.execute(
-            "DELETE FROM time_index WHERE topic = ? AND partition = ? AND (block + 1 << 12) <= ?",
-            (topic_id, partition, upto),
+            "DELETE FROM time_index WHERE topic = ? AND partition = ? AND block < ?",
+            (topic_id, partition, upto >> BLOCK),
         )
         failpoint("log.expire.in_transaction")
     return len(rows)

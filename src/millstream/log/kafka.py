@@ -192,6 +192,7 @@ class KafkaLog(Log):
             return Ack([], [])
         spread = next(self._spread) * len(events) if sequence is None else sequence
         batch = Batch(described, events, spread)
+        batch.check_types()  # the client would take text as well
         with self._lock:
             key = (topic, check_name("producer", producer) if producer else "")
             if key not in self._producers:

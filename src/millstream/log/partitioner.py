@@ -14,7 +14,10 @@ import numpy.typing as npt
 _SEED = 0x9747B28C
 _M = 0x5BD1E995
 _MASK = 0xFFFFFFFF
+_REMEMBERED = 100_000  # keys, per number of partitions
 _BATCH = 24  # below this many keys, numpy's fixed cost is more than plain Python's
+
+_seen: dict[int, dict[bytes, int]] = {}
 
 
 def murmur2(key: bytes) -> int:
@@ -42,9 +45,21 @@ def partition_of(key: bytes, partitions: int) -> int:
 
 
 def partitions_of(keys: Sequence[bytes], partitions: int) -> list[int]:
-    """The partition of each key; many keys of at most 256 bytes are hashed at once."""
+    """The partition of each key. Keys seen before are looked up; many new ones of at most 256 bytes are hashed at once."""
     if partitions == 1:
         return [0] * len(keys)
+    seen = _seen.setdefault(partitions, {})
+    try:
+        return [seen[key] for key in keys]
+    except KeyError:
+        placed = _hash(keys, partitions)
+        if len(seen) > _REMEMBERED:
+            seen.clear()
+        seen.update(zip(keys, placed, strict=True))
+        return placed
+
+
+def _hash(keys: Sequence[bytes], partitions: int) -> list[int]:
     if len(keys) < _BATCH:
         return [partition_of(key, partitions) for key in keys]
     longest = max(map(len, keys))

@@ -23,6 +23,7 @@ import apsw
 import apsw.sqlite_extra
 
 from millstream.errors import (
+    BadEvent,
     LogCorrupt,
     LogError,
     LogFull,
@@ -40,6 +41,7 @@ Db: TypeAlias = Any
 FORMAT = 1
 APPLICATION_ID = 0x4D494C4C  # "MILL"
 SQLITE_FIXED = (3, 51, 3)  # earlier releases can lose pages when two connections write and checkpoint one WAL
+BLOCK = 12  # the time index has an entry for every 2 ** 12 offsets
 BUSY_TIMEOUT = 30_000
 _HEADER_BYTES = 100
 _CHECKSUM_BYTES = 8  # what the checksum VFS reserves at the end of each page
@@ -50,7 +52,7 @@ CREATE TABLE topic (
 ) STRICT;
 CREATE TABLE partition (
     topic INTEGER NOT NULL, partition INTEGER NOT NULL,
-    start INTEGER NOT NULL DEFAULT 0, next INTEGER NOT NULL DEFAULT 0,
+    start INTEGER NOT NULL DEFAULT 0, next INTEGER NOT NULL DEFAULT 0, newest INTEGER NOT NULL DEFAULT -9223372036854775808,
     bytes INTEGER NOT NULL DEFAULT 0, appended INTEGER NOT NULL DEFAULT 0, cleaned INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (topic, partition)
 ) STRICT, WITHOUT ROWID;
@@ -212,6 +214,8 @@ class Store:
                 f"{where}: no room on the disk; the batch was not kept, everything acknowledged is",
                 hint="free some space and append again",
             ) from error
+        except apsw.ConstraintError as error:  # the tables are strict: text or a number where bytes belong
+            raise BadEvent("key and value must be bytes or None; nothing was appended") from error
         except (apsw.CorruptError, apsw.NotADBError) as error:
             raise _corrupt(where, error) from error
         except apsw.IOError as error:
