@@ -129,7 +129,6 @@ class KafkaBroker:
 
     def __enter__(self) -> Self:
         try:
-            self._format()
             self.start()
         except BaseException:
             self.close()
@@ -145,6 +144,8 @@ class KafkaBroker:
         """Start the broker and wait until it answers."""
         if self._process is not None:
             return
+        if self._starts == 0:
+            self._format()
         self._starts += 1
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(

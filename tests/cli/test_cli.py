@@ -269,7 +269,7 @@ def test_debug_shows_the_stack_and_its_absence_does_not(go: Run) -> None:
 def test_following_ends_with_130_and_leaves_the_group(go: Run) -> None:
     go("topics", "create", "clicks")
     with open_log("sqlite:millstream.db") as log:
-        for stop in (signal.SIGINT, signal.SIGTERM):
+        for count, stop in enumerate((signal.SIGINT, signal.SIGTERM), 1):
             child = subprocess.Popen(
                 [*COMMAND, "consume", "clicks", "--group", "g", "--follow", "--json"],
                 stdout=subprocess.PIPE,
@@ -278,6 +278,7 @@ def test_following_ends_with_130_and_leaves_the_group(go: Run) -> None:
             assert child.stdout is not None
             log.append("clicks", [Event(b'{"n": 1}')])
             assert json.loads(child.stdout.readline())["value"] == {"n": 1}
+            until(lambda: sum(o for g in log.groups() for o in g.offsets.values()) == count)  # noqa: B023
             child.send_signal(stop)
             out, err = child.communicate(timeout=30)
             assert child.returncode == 130

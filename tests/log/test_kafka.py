@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
+import confluent_kafka
 import pytest
 
+from millstream.errors import ConfigError, LogUnavailable
+from millstream.event import Event
 from millstream.log import open_log
-from millstream.log.contract import Log
+from millstream.log.contract import Log, TopicSettings
+from millstream.log.producer import Buffer, Producer
 from millstream.testing import KafkaBroker
-from tests.contracts.log import LogContract
+from tests.contracts.log import LogContract, name, read_all
+from tests.history import check, load
+from tests.log.test_faults import batch, start, stored
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -25,3 +36,97 @@ def again(kafka: KafkaBroker) -> Callable[[], Log]:
 
 class TestKafka(LogContract):
     """Every promise of the contract."""
+
+
+# faults
+
+WRITER = """
+import os, sys
+from millstream.log import open_log
+from tests.history import Line
+from tests.log.test_faults import batch
+url, topic, history, producer = sys.argv[1:]
+log = open_log(url)
+out = os.open(history, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+sequence = log.last_sequence(topic, producer) or 0  # goes on with a repeat of the last one
+while True:
+    os.write(out, Line("invoke", producer, sequence, 10).dump().encode())
+    ack = log.append(topic, batch(producer, sequence), producer=producer, sequence=sequence)
+    if not ack.duplicate:  # Kafka does not remember the first offsets
+        os.write(out, Line("ok", producer, sequence, 10, tuple(ack.partitions), tuple(ack.offsets)).dump().encode())
+    sequence += 1
+"""
+
+
+def test_killed_writers_lose_tear_repeat_and_reorder_nothing(kafka: KafkaBroker, log: Log, tmp_path: Path) -> None:
+    topic = log.create_topic(name(), 2).name
+    histories: list[Path] = []
+    for kill in range(5):
+        history = tmp_path / f"history-{kill}"
+        histories.append(history)
+        child = start(WRITER, kafka.url, topic, history, "abab"[kill % 4])
+        try:
+            until(lambda: history.exists() and history.read_bytes().count(b"\n") >= 7 + 2 * kill)  # noqa: B023
+        finally:
+            child.kill()
+            assert child.wait(30) == -signal.SIGKILL
+    lines = [line for path in histories for line in load(path)]
+    assert len({line.sequence for line in lines if line.type == "ok"}) >= 5
+    for producer in "ab":  # settles what the killed ones left open
+        last = log.last_sequence(topic, producer)
+        assert last is not None
+        assert log.append(topic, batch(producer, last), producer=producer, sequence=last).duplicate
+    assert check(lines, stored(read_all(log, topic)), dense=False) == []
+
+
+def test_a_broker_that_is_killed_and_comes_back_loses_and_doubles_nothing() -> None:
+    with KafkaBroker() as broker, open_log(broker.url) as log:
+        topic = log.create_topic(name(), 2).name
+        with Producer(log, topic, Buffer(batch=10), name="p") as producer:
+            for i in range(300):
+                producer.send(Event(b"%d" % i, b"%d" % (i % 5)))
+                if i == 100:
+                    until(lambda: producer.counters.sent > 0)
+                    broker.kill()
+                if i == 200:
+                    broker.start()
+            producer.flush(120)
+        assert producer.counters.retried > 0
+        got = read_all(log, topic)
+        assert sorted(int(r.value or b"") for r in got) == list(range(300))
+        for key in {r.key for r in got}:
+            own = [int(r.value or b"") for r in got if r.key == key]
+            assert own == sorted(own)
+
+
+def test_a_broker_that_is_gone_is_a_clear_error() -> None:
+    broker = KafkaBroker()
+    broker.start()
+    with open_log(broker.url) as log:
+        log.create_topic("t")
+        broker.stop()
+        with pytest.raises(LogUnavailable) as caught:
+            log.append("t", [Event(b"x")])
+        assert broker.bootstrap in str(caught.value)
+        assert caught.value.hint
+    broker.close()
+
+
+def test_an_archive_in_the_settings_is_refused_with_what_to_do_instead(log: Log) -> None:
+    with pytest.raises(ConfigError, match="archive") as caught:
+        log.create_topic(name(), 1, TopicSettings(archive="archive"))
+    assert "millstream topics archive" in caught.value.hint
+
+
+def test_the_time_of_an_event_is_a_header_that_nobody_sees_and_others_headers_cannot_break(
+    log: Log, kafka: KafkaBroker
+) -> None:
+    topic = log.create_topic(name()).name
+    log.append(topic, [Event(b"x", time=datetime(2020, 1, 1, tzinfo=UTC))])
+    foreign: Any = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap})
+    foreign.produce(topic, b"y", headers=[("millstream.time", b"soon"), ("empty", None)])
+    foreign.flush()
+    ours, theirs = until(lambda: len(found := read_all(log, topic)) == 2 and found)
+    assert (ours.time.year, ours.headers) == (2020, ())
+    assert ours.appended > ours.timestamp
+    assert (theirs.timestamp, theirs.headers) == (theirs.appended, (("empty", b""),))

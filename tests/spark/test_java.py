@@ -25,7 +25,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Give every test a cache of its own, and no training in the background."""
     folder = tmp_path / "the cache"  # a space, as macOS has in its own
     monkeypatch.setenv("MILLSTREAM_CACHE", str(folder))
-    monkeypatch.setenv("MILLSTREAM_CLASS_ARCHIVE", "off")
+    monkeypatch.setenv("MILLSTREAM_CLASS_ARCHIVE", "keep")
     return folder
 
 

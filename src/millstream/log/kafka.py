@@ -64,7 +64,7 @@ ck_admin: Any = confluent_kafka.admin
 
 T = TypeVar("T")
 
-TIMEOUT = 15.0
+TIMEOUT = 10.0
 _OWN = "__millstream.producer."  # groups that hold producers' sequences
 _OVERHEAD = 1024  # what Kafka adds to a record and its batch
 _AHEAD = 3_600_000  # milliseconds by which clocks of producers may be ahead of the broker's
@@ -88,7 +88,8 @@ class KafkaLog(Log):
         self._settings = {name: config.resolve(value) for name, value in (settings or {}).items()}
         self.client = {"bootstrap.servers": servers, "log_level": "0", "socket.connection.setup.timeout.ms": "10000"}
         self.client |= self._settings
-        self.admin = ck_admin.AdminClient(dict(self.client), logger=silent)
+        self.admin: Any = None
+        self.renew_admin()
         self._topics: dict[str, tuple[float, Topic]] = {}
         self._producers: dict[tuple[str, str], _TopicProducer] = {}
         self._anonymous = secrets.token_hex(8)
@@ -358,9 +359,13 @@ class KafkaLog(Log):
 
     # shared by this package's Kafka modules
 
+    def renew_admin(self) -> None:
+        """Begin with a new client: one that was waiting for a coordinator when its broker died waits for ever."""
+        self.admin = ck_admin.AdminClient(dict(self.client), logger=silent)
+
     def errors(self, topic: str = "") -> _Errors:
         """Turn Kafka's errors into ours."""
-        return _Errors(self.url, topic)
+        return _Errors(self, topic)
 
     def _patiently(self, ask: Callable[[], T], topic: str = "") -> T:
         """Ask again while the brokers are still finding out who is to answer."""
@@ -390,8 +395,8 @@ class KafkaLog(Log):
 class _Errors:
     """A context manager, because the same few errors come out of every call."""
 
-    def __init__(self, url: str, topic: str) -> None:
-        self.url, self.topic = url, topic
+    def __init__(self, log: KafkaLog, topic: str) -> None:
+        self.log, self.topic = log, topic
 
     def __enter__(self) -> None:
         pass
@@ -399,7 +404,10 @@ class _Errors:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if not isinstance(error, ck.KafkaException):
             return
-        raise translate(error.args[0], self.url, self.topic) from error
+        ours = translate(error.args[0], self.log.url, self.topic)
+        if isinstance(ours, LogUnavailable):
+            self.log.renew_admin()
+        raise ours from error
 
 
 def translate(error: Any, url: str, topic: str = "") -> Exception:
@@ -449,7 +457,9 @@ class _TopicProducer:
         }
         with log.errors(topic.name):
             self._client = ck.Producer(settings, logger=silent)
-            self._client.init_transactions(TIMEOUT)  # settles what an earlier client of this name left open
+            self._bounded(
+                self._client.init_transactions, TIMEOUT
+            )  # settles what an earlier client of this name left open
             self._group = None
             self._last: int | None = None
             if producer is not None:
@@ -501,12 +511,35 @@ class _TopicProducer:
                 raise translate(failed[0], self._log.url, self._topic)
             if sequence is not None and self._group is not None:
                 mark = ck.TopicPartition(self._topic, 0, sequence)
-                client.send_offsets_to_transaction([mark], self._group.consumer_group_metadata(), TIMEOUT)
-            client.commit_transaction(TIMEOUT)
+                self._bounded(
+                    client.send_offsets_to_transaction, [mark], self._group.consumer_group_metadata(), TIMEOUT
+                )
+            self._bounded(client.commit_transaction, TIMEOUT)
             self._last = sequence
             self._await_visible({partition: found[-1] for partition, found in offsets.items()})
             queues = {partition: iter(found) for partition, found in offsets.items()}
             return Ack(batch.places, [next(queues[partition]) for partition in batch.places])
+
+    def _bounded(self, call: Callable[..., None], *arguments: Any) -> None:
+        """Give up on a call that forgets its own timeout, as the client's do when a broker dies under them (seen)."""
+        failed: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                call(*arguments)
+            except BaseException as error:
+                failed.append(error)
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        thread.join(TIMEOUT + 2.0)
+        if failed:
+            raise failed[0]
+        if thread.is_alive():
+            raise LogUnavailable(
+                f"{self._log.url}: no answer within {TIMEOUT:.0f} s; whether the batch was kept is unknown",
+                hint="append again, with the same producer and sequence",
+            )
 
     def _await_visible(self, lasts: Mapping[int, int]) -> None:
         """Wait until readers see what was committed: Kafka acknowledges first and marks the partitions after."""

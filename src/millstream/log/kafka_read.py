@@ -29,8 +29,9 @@ def to_record(message: Any) -> Record:
     _, appended = message.timestamp()
     timestamp, headers = appended, []
     for name, value in message.headers() or ():
-        if name == TIME_HEADER and value and value.lstrip(b"-").isdigit():
-            timestamp = int(value)
+        if name == TIME_HEADER:
+            if value and value.lstrip(b"-").isdigit():
+                timestamp = int(value)
         else:
             headers.append((name, value or b""))
     return Record(

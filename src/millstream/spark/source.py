@@ -209,7 +209,10 @@ class _Planner:
             live = min(span[1], partition.end)
             for batch in archive.read(partition.partition, partition.start, live):
                 yield batch.select(columns)
-        while rows := self.log.rows(partition.topic, partition.partition, live, partition.end, _CHUNK):
+        while live < partition.end:
+            rows = self.log.rows(partition.topic, partition.partition, live, partition.end, _CHUNK)
+            if not rows:
+                return  # compaction has left nothing of the rest
             yield to_arrow(partition.topic, partition.partition, rows).select(columns)
             live = rows[-1][0] + 1
 
