@@ -194,24 +194,34 @@ class KafkaLog(Log):
         spread = next(self._spread) * len(events) if sequence is None else sequence
         batch = Batch(described, events, spread)
         batch.check_types()  # the client would take text as well
-        with self._lock:
-            key = (topic, check_name("producer", producer) if producer else "")
-            if key not in self._producers:
-                self._producers[key] = _TopicProducer(self, described, producer)
-            sender = self._producers[key]
+        sender = self._sender(described, producer)
         try:
             return sender.append(batch, sequence)
         except BaseException:
             with self._lock:  # what the client still holds must not leak into the next transaction
-                self._producers.pop(key, None)
+                self._producers.pop((topic, producer or ""), None)
             sender.close()
             raise
 
     def last_sequence(self, topic: str, producer: str) -> int | None:
-        """The committed offset of the producer's own group."""
-        self._topic(topic)
-        offsets = self._group_offsets(_OWN + check_name("producer", producer))
-        return offsets.get(TopicPartition(topic, 0))
+        """The committed offset of the producer's own group.
+
+        Asking begins a new producer of that name: a transaction that a killed one left open is ended first, and one
+        that still lives is fenced.
+        """
+        self._sender(self._topic(topic), producer)
+        return self.stored_sequence(topic, producer)
+
+    def stored_sequence(self, topic: str, producer: str) -> int | None:
+        """The same, without touching the producer; waits while it has a transaction open."""
+        return self._group_offsets(_OWN + producer).get(TopicPartition(topic, 0))
+
+    def _sender(self, topic: Topic, producer: str | None) -> _TopicProducer:
+        key = (topic.name, check_name("producer", producer) if producer else "")
+        with self._lock:
+            if key not in self._producers:
+                self._producers[key] = _TopicProducer(self, topic, producer)
+            return self._producers[key]
 
     # reading
 
@@ -448,6 +458,8 @@ class _TopicProducer:
         settings = log.client | {
             "transactional.id": f"millstream.{topic.name}.{producer or log._anonymous}",
             "acks": "all",
+            # Nobody reads past the open transaction of a killed producer until the brokers end it: after 15 s, not 60.
+            "transaction.timeout.ms": "15000",
             "linger.ms": "5",
             "retry.backoff.ms": "5",  # a transaction begun right after another is told to come back: not in 100 ms
             "compression.type": "lz4",
@@ -465,7 +477,7 @@ class _TopicProducer:
             if producer is not None:
                 # A consumer that never subscribes, only for the name of the group.
                 self._group = ck.Consumer(log.client | {"group.id": _OWN + producer}, logger=silent)
-                self._last = log.last_sequence(topic.name, producer)
+                self._last = log.stored_sequence(topic.name, producer)
 
     def append(self, batch: Batch, sequence: int | None) -> Ack:
         """Send a batch and its sequence in one transaction, unless it is there already."""
@@ -542,8 +554,11 @@ class _TopicProducer:
             )
 
     def _await_visible(self, lasts: Mapping[int, int]) -> None:
-        """Wait until readers see what was committed: Kafka acknowledges first and marks the partitions after."""
-        deadline = time.monotonic() + TIMEOUT
+        """Wait until readers see what was committed: Kafka acknowledges first and marks the partitions after.
+
+        Not for long: it is safe anyhow, and another producer's open transaction may be in front of it.
+        """
+        deadline = time.monotonic() + 1.0
         spec = ck_admin.OffsetSpec.latest()
         while time.monotonic() < deadline:
             ends = self._log.list_offsets(self._topic, lasts, spec)
