@@ -19,8 +19,8 @@ LAYERS = (
     "version", "errors", "event", "failpoint", "codec", "config", "log", "spark", "testing", "bench", "doctor", "cli",
 )  # fmt: skip
 LOG = (
-    "contract", "partitioner", "fork", "store", "batch", "sequence", "group", "queue", "clean", "archive", "sqlite",
-    "kafka", "kafka_read", "kafka_share", "producer", "lag",
+    "contract", "partitioner", "fork", "store", "batch", "sequence", "group", "queue", "clean", "archive", "reader", "sqlite",
+    "kafka_client", "kafka_write", "kafka", "kafka_read", "kafka_share", "producer", "lag",
 )  # fmt: skip
 PURE = ("version", "errors", "event", "failpoint", "codec", "config", "log")
 

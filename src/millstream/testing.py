@@ -192,7 +192,9 @@ class KafkaBroker:
         return self._folder / f"broker-{self._starts}.log"
 
     def _format(self) -> None:
-        cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        cluster = (
+            "M" + urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
+        )  # a leading "-" would be an option
         tool = ["kafka.tools.StorageTool", "format", "--cluster-id", cluster, "--config", str(self._settings)]
         done = subprocess.run([*self._java, *tool], capture_output=True, text=True, check=False)
         if done.returncode != 0:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Literal
 from millstream.errors import ConfigError, GenerationFenced, UnknownTopic
 from millstream.event import Record, TopicPartition
 from millstream.log.contract import Bounds, Consumer, Group, check_offset
-from millstream.log.store import Db
+from millstream.log.store import Db, partition_bounds
 
 if TYPE_CHECKING:
     from millstream.log.sqlite import SqliteLog
@@ -270,8 +270,6 @@ def _offsets(db: Db) -> list[tuple[str, TopicPartition, int]]:
 
 
 def _bounds(log: SqliteLog, db: Db, topic: str) -> dict[int, Bounds]:
-    from millstream.log.sqlite import partition_bounds
-
     try:
         return partition_bounds(db, log.row(topic, db).id)
     except UnknownTopic:

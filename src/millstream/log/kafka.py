@@ -1,9 +1,7 @@
 """The log on Kafka, by Kafka's own parts: its topics, groups, transactions and share groups.
 
-Every append is one transaction, so that a batch is there whole or not at all; readers read committed. A named
-producer's last sequence is the committed offset of a group of its own, stored in the same transaction: whatever becomes
-of an acknowledgement, the next producer of that name first settles the open transaction and then reads how far it got.
-After an unknown outcome the client is thrown away, never reused (librdkafka lacks the second part of KIP-890).
+Every append is one transaction, so that a batch is there whole or not at all; readers read committed. What writes is in
+``kafka_write.py``, what reads in ``kafka_read.py``, work queues are in ``kafka_share.py``.
 
 A Kafka record has one timestamp. Topics made here give it to the append (the broker's clock), because retention and
 compaction go by it: an old event that arrives today must not be deleted today. The event's own time travels in a header.
@@ -22,19 +20,13 @@ from typing import Any, Literal, TypeVar
 
 from millstream import config
 from millstream.errors import (
-    BadEvent,
     ConfigError,
     GenerationFenced,
-    LogUnavailable,
-    MachineError,
-    TopicExists,
-    UnknownGroup,
     UnknownTopic,
 )
 from millstream.event import Event, TopicPartition, to_millis
 from millstream.log.batch import Batch
 from millstream.log.contract import (
-    TIME_HEADER,
     Ack,
     Bounds,
     Consumer,
@@ -51,33 +43,12 @@ from millstream.log.contract import (
     check_topic_name,
     start_offsets,
 )
-
-try:
-    import confluent_kafka
-    import confluent_kafka.admin
-except ImportError as error:  # pragma: no cover
-    raise MachineError("a kafka:// log needs the Kafka client", hint="pip install 'millstream[kafka]'") from error
-
-# The client's types describe half of what it takes and gives; its errors are checked by the tests against a broker.
-ck: Any = confluent_kafka
-ck_admin: Any = confluent_kafka.admin
+from millstream.log.kafka_client import MOVING, TIMEOUT, Errors, ck, ck_admin, from_configs, silent, to_configs
+from millstream.log.kafka_write import SEQUENCES, TopicProducer
 
 T = TypeVar("T")
 
-TIMEOUT = 10.0
-_OWN = "__millstream.producer."  # groups that hold producers' sequences
-_OVERHEAD = 1024  # what Kafka adds to a record and its batch
 _AHEAD = 3_600_000  # milliseconds by which clocks of producers may be ahead of the broker's
-_MILLISECOND = timedelta(milliseconds=1)
-GONE = {"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "UNKNOWN_TOPIC_ID"}
-_MOVING = {
-    "NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE", "FENCED_LEADER_EPOCH", "UNKNOWN_LEADER_EPOCH",
-    "COORDINATOR_LOAD_IN_PROGRESS", "COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR", "UNSTABLE_OFFSET_COMMIT",
-}  # fmt: skip
-FENCES = {
-    "ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID", "REBALANCE_IN_PROGRESS", "_ASSIGNMENT_LOST", "_MAX_POLL_EXCEEDED",
-    "FENCED_INSTANCE_ID", "FENCED_MEMBER_EPOCH", "STALE_MEMBER_EPOCH", "NON_EMPTY_GROUP", "_STATE",
-}  # fmt: skip
 
 
 class KafkaLog(Log):
@@ -91,8 +62,8 @@ class KafkaLog(Log):
         self.admin: Any = None
         self.renew_admin()
         self._topics: dict[str, tuple[float, Topic]] = {}
-        self._producers: dict[tuple[str, str], _TopicProducer] = {}
-        self._anonymous = secrets.token_hex(8)
+        self._producers: dict[tuple[str, str], TopicProducer] = {}
+        self.anonymous = secrets.token_hex(8)
         self._spread = itertools.count()
         self._lock = threading.Lock()
         self._metadata(timeout=5.0)  # an address where nothing listens is an error now, not at the first append
@@ -105,7 +76,7 @@ class KafkaLog(Log):
         if partitions < 1:
             raise ConfigError(f"partitions: found {partitions}, expected 1 or more")
         self._settle(
-            self.admin.create_topics([ck_admin.NewTopic(name, partitions, config=_configs(topic.settings))]), name
+            self.admin.create_topics([ck_admin.NewTopic(name, partitions, config=to_configs(topic.settings))]), name
         )
         self._await(lambda: len(self._metadata().get(name, ())) == partitions)
         return topic
@@ -123,10 +94,10 @@ class KafkaLog(Log):
         if settings is not None:
             entries = [
                 ck_admin.ConfigEntry(key, value, incremental_operation=ck_admin.AlterConfigOpType.SET)
-                for key, value in _configs(settings).items()
+                for key, value in to_configs(settings).items()
             ]
             resource = ck_admin.ConfigResource(ck_admin.ResourceType.TOPIC, name, incremental_configs=entries)
-            self._settle(self.admin.incremental_alter_configs([resource]), name)
+            self._settle(self.admin.incremental_alterto_configs([resource]), name)
         wanted = settings or current.settings
         self._await(lambda: self._topic(name, fresh=True).settings == wanted)
         return self._topic(name)
@@ -167,11 +138,11 @@ class KafkaLog(Log):
             return []
         partitions = self._metadata()
         resources = {name: ck_admin.ConfigResource(ck_admin.ResourceType.TOPIC, name) for name in names}
-        futures = self.admin.describe_configs(list(resources.values()), request_timeout=TIMEOUT)
+        futures = self.admin.describeto_configs(list(resources.values()), request_timeout=TIMEOUT)
         found = []
         for resource, future in futures.items():
             with suppress(UnknownTopic), self.errors(resource.name):  # deleted while we looked
-                found.append(Topic(resource.name, len(partitions[resource.name]), _read_configs(future.result())))
+                found.append(Topic(resource.name, len(partitions[resource.name]), from_configs(future.result())))
         return found
 
     def _metadata(self, timeout: float = TIMEOUT) -> dict[str, list[int]]:
@@ -214,13 +185,13 @@ class KafkaLog(Log):
 
     def stored_sequence(self, topic: str, producer: str) -> int | None:
         """The same, without touching the producer; waits while it has a transaction open."""
-        return self._group_offsets(_OWN + producer).get(TopicPartition(topic, 0))
+        return self._group_offsets(SEQUENCES + producer).get(TopicPartition(topic, 0))
 
-    def _sender(self, topic: Topic, producer: str | None) -> _TopicProducer:
+    def _sender(self, topic: Topic, producer: str | None) -> TopicProducer:
         key = (topic.name, check_name("producer", producer) if producer else "")
         with self._lock:
             if key not in self._producers:
-                self._producers[key] = _TopicProducer(self, topic, producer)
+                self._producers[key] = TopicProducer(self, topic, producer)
             return self._producers[key]
 
     # reading
@@ -373,9 +344,9 @@ class KafkaLog(Log):
         """Begin with a new client: one that was waiting for a coordinator when its broker died waits for ever."""
         self.admin = ck_admin.AdminClient(dict(self.client), logger=silent)
 
-    def errors(self, topic: str = "") -> _Errors:
+    def errors(self, topic: str = "") -> Errors:
         """Turn Kafka's errors into ours."""
-        return _Errors(self, topic)
+        return Errors(self, topic)
 
     def _patiently(self, ask: Callable[[], T], topic: str = "") -> T:
         """Ask again while the brokers are still finding out who is to answer."""
@@ -385,7 +356,7 @@ class KafkaLog(Log):
                 try:
                     return ask()
                 except ck.KafkaException as error:
-                    if error.args[0].name() not in _MOVING or time.monotonic() > deadline:
+                    if error.args[0].name() not in MOVING or time.monotonic() > deadline:
                         raise
                     time.sleep(0.02)
 
@@ -400,222 +371,3 @@ class KafkaLog(Log):
         deadline = time.monotonic() + TIMEOUT
         while not condition() and time.monotonic() < deadline:
             time.sleep(0.02)
-
-
-class _Errors:
-    """A context manager, because the same few errors come out of every call."""
-
-    def __init__(self, log: KafkaLog, topic: str) -> None:
-        self.log, self.topic = log, topic
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if not isinstance(error, ck.KafkaException):
-            return
-        ours = translate(error.args[0], self.log.url, self.topic)
-        if isinstance(ours, LogUnavailable):
-            self.log.renew_admin()
-        raise ours from error
-
-
-def translate(error: Any, url: str, topic: str = "") -> Exception:
-    """Our error for one of Kafka's."""
-    name, text = error.name(), error.str()
-    if name in GONE:
-        return UnknownTopic(
-            f"no topic {topic} at {url}", hint=f"`millstream topics create {topic}`, or `millstream topics list`"
-        )
-    if name in ("GROUP_ID_NOT_FOUND", "INVALID_GROUP_ID"):
-        return UnknownGroup(f"{url}: no such group", hint="`millstream groups list`")
-    if name == "TOPIC_ALREADY_EXISTS":
-        return TopicExists(f"topic {topic} exists already", hint=f"`millstream topics describe {topic}` shows it")
-    if name in FENCES:
-        return GenerationFenced(f"{url}: {text}", hint="the group has moved on: poll again")
-    if name in ("MSG_SIZE_TOO_LARGE", "INVALID_RECORD", "INVALID_TIMESTAMP"):
-        return BadEvent(f"topic {topic} at {url}: {text}; nothing was appended")
-    if name in (
-        "INVALID_CONFIG",
-        "INVALID_PARTITIONS",
-        "INVALID_REPLICATION_FACTOR",
-        "INVALID_REQUEST",
-        "INVALID_SESSION_TIMEOUT",
-    ):
-        return ConfigError(f"{url}: {text}")
-    return LogUnavailable(
-        f"{url}: {text} ({name})", hint="is the broker up and the address right? `millstream doctor` looks"
-    )
-
-
-class _TopicProducer:
-    """The transactional client of one producer in one topic; a lock, since a client has one transaction at a time."""
-
-    def __init__(self, log: KafkaLog, topic: Topic, producer: str | None) -> None:
-        self._log, self._topic, self._name = log, topic.name, producer
-        self._partitions = topic.partitions
-        self._lock = threading.Lock()
-        settings = log.client | {
-            "transactional.id": f"millstream.{topic.name}.{producer or log._anonymous}",
-            "acks": "all",
-            # Nobody reads past the open transaction of a killed producer until the brokers end it: after 15 s, not 60.
-            "transaction.timeout.ms": "15000",
-            "linger.ms": "5",
-            "retry.backoff.ms": "5",  # a transaction begun right after another is told to come back: not in 100 ms
-            "compression.type": "lz4",
-            "queue.buffering.max.messages": "1000000",
-            "message.max.bytes": str(max(1_000_000, topic.settings.max_record_bytes + _OVERHEAD)),
-            "batch.size": str(min(1_000_000, topic.settings.max_record_bytes)),
-        }
-        with log.errors(topic.name):
-            self._client = ck.Producer(settings, logger=silent)
-            self._bounded(
-                self._client.init_transactions, TIMEOUT
-            )  # settles what an earlier client of this name left open
-            self._group = None
-            self._last: int | None = None
-            if producer is not None:
-                # A consumer that never subscribes, only for the name of the group.
-                self._group = ck.Consumer(log.client | {"group.id": _OWN + producer}, logger=silent)
-                self._last = log.stored_sequence(topic.name, producer)
-
-    def append(self, batch: Batch, sequence: int | None) -> Ack:
-        """Send a batch and its sequence in one transaction, unless it is there already."""
-        with self._lock, self._log.errors(self._topic):
-            if sequence is not None and self._last is not None and sequence <= self._last:
-                return Ack(batch.places, [-1] * len(batch.places), duplicate=True)
-            offsets: dict[int, list[int]] = {partition: [] for partition in set(batch.places)}
-            failed: list[Any] = []
-
-            def delivered(error: Any, message: Any) -> None:
-                if error is not None:
-                    failed.append(error)
-                else:
-                    offsets[message.partition()].append(message.offset())
-
-            client = self._client
-            if max(batch.places) >= self._partitions:  # the topic has grown, and the client does not know it yet
-                self._partitions = len(client.list_topics(self._topic, timeout=TIMEOUT).topics[self._topic].partitions)
-            client.begin_transaction()
-            times = batch.millis or [None] * len(batch.events)
-            for partition, event, millis in zip(batch.places, batch.events, times, strict=True):
-                headers: list[tuple[str, bytes]] = list(event.headers)
-                if millis is not None:
-                    headers.append((TIME_HEADER, b"%d" % millis))
-                while True:
-                    try:
-                        client.produce(
-                            self._topic,
-                            event.value,
-                            event.key,
-                            partition=partition,
-                            headers=headers,
-                            on_delivery=delivered,
-                        )
-                        break
-                    except BufferError:
-                        client.poll(0.1)
-            if client.flush(TIMEOUT) > 0 and not failed:
-                raise LogUnavailable(
-                    f"{self._log.url}: no answer within {TIMEOUT:.0f} s; nothing was appended", hint="append again"
-                )
-            if failed:
-                raise translate(failed[0], self._log.url, self._topic)
-            if sequence is not None and self._group is not None:
-                mark = ck.TopicPartition(self._topic, 0, sequence)
-                self._bounded(
-                    client.send_offsets_to_transaction, [mark], self._group.consumer_group_metadata(), TIMEOUT
-                )
-            self._bounded(client.commit_transaction, TIMEOUT)
-            self._last = sequence
-            self._await_visible({partition: found[-1] for partition, found in offsets.items()})
-            queues = {partition: iter(found) for partition, found in offsets.items()}
-            return Ack(batch.places, [next(queues[partition]) for partition in batch.places])
-
-    def _bounded(self, call: Callable[..., None], *arguments: Any) -> None:
-        """Give up on a call that forgets its own timeout, as the client's do when a broker dies under them (seen)."""
-        failed: list[BaseException] = []
-
-        def run() -> None:
-            try:
-                call(*arguments)
-            except BaseException as error:
-                failed.append(error)
-
-        thread = threading.Thread(target=run, daemon=True)
-        thread.start()
-        thread.join(TIMEOUT + 2.0)
-        if failed:
-            raise failed[0]
-        if thread.is_alive():
-            raise LogUnavailable(
-                f"{self._log.url}: no answer within {TIMEOUT:.0f} s; whether the batch was kept is unknown",
-                hint="append again, with the same producer and sequence",
-            )
-
-    def _await_visible(self, lasts: Mapping[int, int]) -> None:
-        """Wait until readers see what was committed: Kafka acknowledges first and marks the partitions after.
-
-        Not for long: it is safe anyhow, and another producer's open transaction may be in front of it.
-        """
-        deadline = time.monotonic() + 1.0
-        spec = ck_admin.OffsetSpec.latest()
-        while time.monotonic() < deadline:
-            ends = self._log.list_offsets(self._topic, lasts, spec)
-            if all(ends[partition] > last for partition, last in lasts.items()):
-                return
-            time.sleep(0.001)
-
-    def close(self) -> None:
-        """End an open transaction if the broker answers; forget the rest."""
-        with suppress(ck.KafkaException):
-            self._client.purge()
-            self._client.abort_transaction(1.0)
-        if self._group is not None:
-            self._group.close()
-
-
-def _configs(settings: TopicSettings) -> dict[str, str]:
-    """Kafka's names for our settings."""
-    if settings.archive:
-        raise ConfigError(
-            "archive: Kafka deletes expired records itself and cannot be told to archive them first",
-            hint="run `millstream topics archive TOPIC` more often than the topic's retention",
-        )
-    configs = {
-        "cleanup.policy": settings.cleanup,
-        "retention.ms": str(-1 if settings.retention is None else settings.retention // _MILLISECOND),
-        "retention.bytes": str(-1 if settings.retention_bytes is None else settings.retention_bytes),
-        "delete.retention.ms": str(settings.tombstone_retention // _MILLISECOND),
-        "min.compaction.lag.ms": str(settings.compaction_lag // _MILLISECOND),
-        "max.message.bytes": str(settings.max_record_bytes + _OVERHEAD),
-        "message.timestamp.type": "LogAppendTime",
-    }
-    if settings.compacts:
-        # Kafka cleans closed segments only: close them often enough for tombstones to go about when they should.
-        configs["segment.ms"] = str(min(7 * 86_400_000, max(1000, settings.tombstone_retention // _MILLISECOND // 10)))
-    return configs
-
-
-def _read_configs(entries: Mapping[str, Any]) -> TopicSettings:
-    values = {name: entry.value for name, entry in entries.items()}
-    cleanup: Any = ",".join(sorted(values["cleanup.policy"].split(",")))
-    retention, size = int(values["retention.ms"]), int(values["retention.bytes"])
-    return TopicSettings(
-        cleanup=cleanup if cleanup in ("delete", "compact", "compact,delete") else "delete",
-        retention=None if retention < 0 else retention * _MILLISECOND,
-        retention_bytes=None if size < 0 else size,
-        tombstone_retention=int(values["delete.retention.ms"]) * _MILLISECOND,
-        compaction_lag=int(values["min.compaction.lag.ms"]) * _MILLISECOND,
-        max_record_bytes=max(1, int(values["max.message.bytes"]) - _OVERHEAD),
-    )
-
-
-class _Silence:
-    """A logger for librdkafka: what matters comes back as an error of a call; the rest must not reach the terminal."""
-
-    def log(self, *_: object, **__: object) -> None:
-        pass
-
-
-silent = _Silence()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from millstream.errors import ConfigError, GenerationFenced, OffsetOutOfRange, UnknownTopic
 from millstream.event import Record, TopicPartition
 from millstream.log.contract import TIME_HEADER, Consumer, Reader, check_offset
-from millstream.log.kafka import GONE, ck, silent, translate
+from millstream.log.kafka_client import GONE, ck, silent, translate
 
 if TYPE_CHECKING:
     from millstream.log.kafka import KafkaLog

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from millstream.errors import DeliveryFenced, LogUnavailable, NotSupported, TopicExists
 from millstream.log.contract import Delivery, Group, QueueSettings, Worker
-from millstream.log.kafka import TIMEOUT, ck, ck_admin, silent
+from millstream.log.kafka_client import TIMEOUT, ck, ck_admin, silent
 from millstream.log.kafka_read import to_record
 from millstream.log.queue import dead_letter
 

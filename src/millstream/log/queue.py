@@ -18,7 +18,7 @@ from millstream.errors import DeliveryFenced
 from millstream.event import Event, Record, TopicPartition
 from millstream.log import group as membership
 from millstream.log.contract import Delivery, QueueSettings, Worker, check_offset
-from millstream.log.store import Db
+from millstream.log.store import Db, partition_bounds
 
 if TYPE_CHECKING:
     from millstream.log.sqlite import SqliteLog, TopicRow
@@ -138,8 +138,6 @@ class SqliteWorker(Worker):
         return again, spent
 
     def _fresh(self, db: Db, row: TopicRow, limit: int, now: int) -> list[Delivery]:
-        from millstream.log.sqlite import partition_bounds
-
         nexts = dict(
             db.execute(
                 "SELECT partition, next FROM queue WHERE consumer_group = ? AND topic = ?",

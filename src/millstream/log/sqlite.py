@@ -40,7 +40,6 @@ from millstream.log.contract import (
     Log,
     Maintenance,
     QueueSettings,
-    Reader,
     Start,
     Topic,
     TopicSettings,
@@ -50,7 +49,8 @@ from millstream.log.contract import (
     check_topic_name,
     start_offsets,
 )
-from millstream.log.store import BLOCK, Db, Store, create_records_table, records_table
+from millstream.log.reader import SqliteReader, offset_at
+from millstream.log.store import BLOCK, Db, Store, create_records_table, partition_bounds, records_table
 
 if TYPE_CHECKING:
     from millstream.log.archive import Row
@@ -265,7 +265,7 @@ class SqliteLog(Log):
         with self.store.read() as db:
             row = self.row(topic, db)
             return {
-                partition: _offset_at(db, row.id, partition, bound, millis)
+                partition: offset_at(db, row.id, partition, bound, millis)
                 for partition, bound in partition_bounds(db, row.id).items()
             }
 
@@ -371,61 +371,6 @@ class SqliteLog(Log):
         self.store.close()
 
 
-class SqliteReader(Reader):
-    """A position per partition and one snapshot per poll."""
-
-    def __init__(self, log: SqliteLog, topic: str, offsets: dict[int, int], *, grows: bool) -> None:
-        self._log, self._topic, self._offsets, self._grows = log, topic, offsets, grows
-        self._turn = 0
-
-    @property
-    def positions(self) -> dict[int, int]:
-        """The next offset of each partition."""
-        return dict(self._offsets)
-
-    def poll(self, limit: int = 1000, timeout: float = 0.0) -> list[Record]:
-        """Go round the partitions, beginning with another one each time."""
-        deadline = time.monotonic() + timeout
-        while True:
-            version = self._log.store.version()
-            records = self._take(limit)
-            left = deadline - time.monotonic()
-            if records or left <= 0:
-                return records
-            self._log.store.wait(version, left)
-
-    def _take(self, limit: int) -> list[Record]:
-        log, records = self._log, list[Record]()
-        with log.store.read() as db:
-            row = log.row(self._topic, db)
-            bounds = partition_bounds(db, row.id)
-            if self._grows and len(bounds) > len(self._offsets):
-                self._offsets |= {p: bound.start for p, bound in bounds.items() if p not in self._offsets}
-            order = sorted(self._offsets)
-            self._turn += 1
-            for i in range(len(order)):
-                partition = order[(i + self._turn) % len(order)]
-                offset, end = self._offsets[partition], bounds[partition].end
-                if offset == end or len(records) >= limit:
-                    continue
-                check_offset(TopicPartition(self._topic, partition), offset, bounds[partition])
-                wanted = limit - len(records)
-                found = log.fetch(db, row, partition, offset, wanted)
-                # Compaction may have left nothing behind us up to the end: that is progress too.
-                self._offsets[partition] = end if len(found) < wanted else found[-1].offset + 1
-                records += found
-        return records
-
-    def close(self) -> None:
-        """Nothing to release."""
-
-
-def partition_bounds(db: Db, topic: int) -> dict[int, Bounds]:
-    """Start and end of each partition."""
-    rows = db.execute("SELECT partition, start, next FROM partition WHERE topic = ? ORDER BY partition", (topic,))
-    return {partition: Bounds(start, end) for partition, start, end in rows}
-
-
 def _check_partitions(partitions: int) -> int:
     if not 1 <= partitions <= 1000:
         raise ConfigError(f"partitions: found {partitions}, expected 1 to 1000")
@@ -436,23 +381,6 @@ def _add_partitions(db: Db, topic: int, partitions: range) -> None:
     for partition in partitions:
         db.execute("INSERT INTO partition (topic, partition) VALUES (?, ?)", (topic, partition))
         create_records_table(db, topic, partition)
-
-
-def _offset_at(db: Db, topic: int, partition: int, bounds: Bounds, millis: int) -> int:
-    blocks = db.execute(
-        "SELECT block FROM time_index WHERE topic = ? AND partition = ? AND newest >= ? AND block >= ? ORDER BY block",
-        (topic, partition, millis, bounds.start >> BLOCK),
-    )
-    # The first one has it, unless cleaning took the record that made the block's newest time; the last block of a
-    # partition is not in the index yet.
-    for (block,) in [*blocks.fetchall(), (bounds.end >> BLOCK,)]:
-        found = db.execute(
-            f"SELECT min(offset) FROM {records_table(topic, partition)} WHERE offset BETWEEN ? AND ? AND timestamp >= ?",
-            (block << BLOCK, (block + 1 << BLOCK) - 1, millis),
-        ).get
-        if found is not None:
-            return int(found)
-    return bounds.end
 
 
 def _dump(settings: TopicSettings) -> str:

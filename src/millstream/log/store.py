@@ -34,6 +34,7 @@ from millstream.errors import (
 )
 from millstream.failpoint import failpoint
 from millstream.log import fork
+from millstream.log.contract import Bounds
 
 Db: TypeAlias = Any
 """An ``apsw.Connection``. Its rows are typed by STRICT tables, which mypy cannot see."""
@@ -100,6 +101,12 @@ def create_records_table(db: Db, topic: int, partition: int) -> None:
         f"CREATE TABLE {records_table(topic, partition)} (offset INTEGER PRIMARY KEY, timestamp INTEGER NOT NULL,"
         " appended INTEGER NOT NULL, key BLOB, value BLOB, headers BLOB) STRICT"
     )
+
+
+def partition_bounds(db: Db, topic: int) -> dict[int, Bounds]:
+    """Start and end of each partition."""
+    rows = db.execute("SELECT partition, start, next FROM partition WHERE topic = ? ORDER BY partition", (topic,))
+    return {partition: Bounds(start, end) for partition, start, end in rows}
 
 
 def check_sqlite(version: str) -> None:

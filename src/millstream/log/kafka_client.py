@@ -1,0 +1,138 @@
+"""What the Kafka modules share: the client, its errors as ours, and topic settings under Kafka's names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from millstream.errors import (
+    BadEvent,
+    ConfigError,
+    GenerationFenced,
+    LogUnavailable,
+    MachineError,
+    TopicExists,
+    UnknownGroup,
+    UnknownTopic,
+)
+from millstream.log.contract import TopicSettings
+
+if TYPE_CHECKING:
+    from millstream.log.kafka import KafkaLog
+
+try:
+    import confluent_kafka
+    import confluent_kafka.admin
+except ImportError as error:  # pragma: no cover
+    raise MachineError("a kafka:// log needs the Kafka client", hint="pip install 'millstream[kafka]'") from error
+
+# The client's types describe half of what it takes and gives; its errors are checked by the tests against a broker.
+ck: Any = confluent_kafka
+ck_admin: Any = confluent_kafka.admin
+
+TIMEOUT = 10.0
+OVERHEAD = 1024  # what Kafka adds to a record and its batch
+_MILLISECOND = timedelta(milliseconds=1)
+GONE = {"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "UNKNOWN_TOPIC_ID"}
+MOVING = {
+    "NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE", "FENCED_LEADER_EPOCH", "UNKNOWN_LEADER_EPOCH",
+    "COORDINATOR_LOAD_IN_PROGRESS", "COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR", "UNSTABLE_OFFSET_COMMIT",
+}  # fmt: skip
+_FENCES = {
+    "ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID", "REBALANCE_IN_PROGRESS", "_ASSIGNMENT_LOST", "_MAX_POLL_EXCEEDED",
+    "FENCED_INSTANCE_ID", "FENCED_MEMBER_EPOCH", "STALE_MEMBER_EPOCH", "NON_EMPTY_GROUP", "_STATE",
+}  # fmt: skip
+
+
+class _Silence:
+    """A logger for librdkafka: what matters comes back as an error of a call; the rest must not reach the terminal."""
+
+    def log(self, *_: object, **__: object) -> None:
+        pass
+
+
+silent = _Silence()
+
+
+class Errors:
+    """A context manager, because the same few errors come out of every call."""
+
+    def __init__(self, log: KafkaLog, topic: str) -> None:
+        self.log, self.topic = log, topic
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if not isinstance(error, ck.KafkaException):
+            return
+        ours = translate(error.args[0], self.log.url, self.topic)
+        if isinstance(ours, LogUnavailable):
+            self.log.renew_admin()
+        raise ours from error
+
+
+def translate(error: Any, url: str, topic: str = "") -> Exception:
+    """Our error for one of Kafka's."""
+    name, text = error.name(), error.str()
+    if name in GONE:
+        return UnknownTopic(
+            f"no topic {topic} at {url}", hint=f"`millstream topics create {topic}`, or `millstream topics list`"
+        )
+    if name in ("GROUP_ID_NOT_FOUND", "INVALID_GROUP_ID"):
+        return UnknownGroup(f"{url}: no such group", hint="`millstream groups list`")
+    if name == "TOPIC_ALREADY_EXISTS":
+        return TopicExists(f"topic {topic} exists already", hint=f"`millstream topics describe {topic}` shows it")
+    if name in _FENCES:
+        return GenerationFenced(f"{url}: {text}", hint="the group has moved on: poll again")
+    if name in ("MSG_SIZE_TOO_LARGE", "INVALID_RECORD", "INVALID_TIMESTAMP"):
+        return BadEvent(f"topic {topic} at {url}: {text}; nothing was appended")
+    if name in (
+        "INVALID_CONFIG",
+        "INVALID_PARTITIONS",
+        "INVALID_REPLICATION_FACTOR",
+        "INVALID_REQUEST",
+        "INVALID_SESSION_TIMEOUT",
+    ):
+        return ConfigError(f"{url}: {text}")
+    return LogUnavailable(
+        f"{url}: {text} ({name})", hint="is the broker up and the address right? `millstream doctor` looks"
+    )
+
+
+def to_configs(settings: TopicSettings) -> dict[str, str]:
+    """Kafka's names for our settings."""
+    if settings.archive:
+        raise ConfigError(
+            "archive: Kafka deletes expired records itself and cannot be told to archive them first",
+            hint="run `millstream topics archive TOPIC` more often than the topic's retention",
+        )
+    configs = {
+        "cleanup.policy": settings.cleanup,
+        "retention.ms": str(-1 if settings.retention is None else settings.retention // _MILLISECOND),
+        "retention.bytes": str(-1 if settings.retention_bytes is None else settings.retention_bytes),
+        "delete.retention.ms": str(settings.tombstone_retention // _MILLISECOND),
+        "min.compaction.lag.ms": str(settings.compaction_lag // _MILLISECOND),
+        "max.message.bytes": str(settings.max_record_bytes + OVERHEAD),
+        "message.timestamp.type": "LogAppendTime",
+    }
+    if settings.compacts:
+        # Kafka cleans closed segments only: close them often enough for tombstones to go about when they should.
+        configs["segment.ms"] = str(min(7 * 86_400_000, max(1000, settings.tombstone_retention // _MILLISECOND // 10)))
+    return configs
+
+
+def from_configs(entries: Mapping[str, Any]) -> TopicSettings:
+    """The inverse; what Kafka has no word for is our default."""
+    values = {name: entry.value for name, entry in entries.items()}
+    cleanup: Any = ",".join(sorted(values["cleanup.policy"].split(",")))
+    retention, size = int(values["retention.ms"]), int(values["retention.bytes"])
+    return TopicSettings(
+        cleanup=cleanup if cleanup in ("delete", "compact", "compact,delete") else "delete",
+        retention=None if retention < 0 else retention * _MILLISECOND,
+        retention_bytes=None if size < 0 else size,
+        tombstone_retention=int(values["delete.retention.ms"]) * _MILLISECOND,
+        compaction_lag=int(values["min.compaction.lag.ms"]) * _MILLISECOND,
+        max_record_bytes=max(1, int(values["max.message.bytes"]) - OVERHEAD),
+    )
