@@ -97,7 +97,7 @@ class KafkaLog(Log):
                 for key, value in to_configs(settings).items()
             ]
             resource = ck_admin.ConfigResource(ck_admin.ResourceType.TOPIC, name, incremental_configs=entries)
-            self._settle(self.admin.incremental_alterto_configs([resource]), name)
+            self._settle(self.admin.incremental_alter_configs([resource]), name)
         wanted = settings or current.settings
         self._await(lambda: self._topic(name, fresh=True).settings == wanted)
         return self._topic(name)
@@ -138,7 +138,7 @@ class KafkaLog(Log):
             return []
         partitions = self._metadata()
         resources = {name: ck_admin.ConfigResource(ck_admin.ResourceType.TOPIC, name) for name in names}
-        futures = self.admin.describeto_configs(list(resources.values()), request_timeout=TIMEOUT)
+        futures = self.admin.describe_configs(list(resources.values()), request_timeout=TIMEOUT)
         found = []
         for resource, future in futures.items():
             with suppress(UnknownTopic), self.errors(resource.name):  # deleted while we looked
