@@ -100,12 +100,10 @@ def _part(
 
 def place(keys: Sequence[bytes | None], partitions: int, spread: int) -> list[int]:
     """The partition of each event: by key, or taking turns from ``spread`` on where there is none."""
-    present = [key for key in keys if key is not None]
-    placed = partitions_of(present, partitions)
-    if len(present) == len(keys):
-        return placed
-    rest = iter(placed)
-    return [(spread + i) % partitions if key is None else next(rest) for i, key in enumerate(keys)]
+    if None not in keys:
+        return partitions_of(keys, partitions)  # type: ignore[arg-type]
+    placed = iter(partitions_of([key for key in keys if key is not None], partitions))
+    return [(spread + i) % partitions if key is None else next(placed) for i, key in enumerate(keys)]
 
 
 def dump_headers(headers: Headers) -> bytes:

@@ -10,6 +10,7 @@ import contextlib
 import itertools
 import operator
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -204,7 +205,7 @@ class SqliteLog(Log):
         ).fetchall()
         # Append time never runs backwards within a topic, whatever the machine's clock does.
         now = max(self.clock(), max(appended for *_, appended in found))
-        offsets = [0] * len(batch.places)
+        offsets, updates = [0] * len(batch.places), []
         for partition, first, newest, _ in found:
             part = batch.parts.get(partition)
             if part is None:
@@ -227,12 +228,12 @@ class SqliteLog(Log):
                     [(row.id, partition, block, max(newest, latest)) for block in range(first >> BLOCK, past >> BLOCK)],
                 )
                 newest = latest
-            db.execute(
-                "UPDATE partition SET next = ?, newest = ?, bytes = bytes + ?, appended = ? WHERE topic = ? AND partition = ?",
-                (past, max(newest, latest), part.size, now, row.id, partition),
-            )
-            for index, offset in zip(part.members, range(first, past)):  # noqa: B905  (strict costs a tenth of it)
-                offsets[index] = offset
+            updates.append((past, max(newest, latest), part.size, now, row.id, partition))
+            deque(map(offsets.__setitem__, part.members, range(first, past)), maxlen=0)  # a loop in C
+        db.executemany(
+            "UPDATE partition SET next = ?, newest = ?, bytes = bytes + ?, appended = ? WHERE topic = ? AND partition = ?",
+            updates,
+        )
         return Ack(batch.places, offsets)
 
     def append_within(self, db: Db, topic: str, events: Sequence[Event]) -> None:
