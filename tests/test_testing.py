@@ -23,6 +23,8 @@ def broker() -> Iterator[KafkaBroker]:
     try:
         started = KafkaBroker()
     except MachineError as error:
+        if os.environ.get("CI") == "true":
+            raise
         pytest.skip(f"no Kafka here: {error.message}")
     with started:
         yield started

@@ -29,7 +29,7 @@ class TopicProducer:
     """The transactional client of one producer in one topic; a lock, since a client has one transaction at a time."""
 
     def __init__(self, log: KafkaLog, topic: Topic, producer: str | None) -> None:
-        self._log, self._topic, self._name = log, topic.name, producer
+        self._log, self._topic = log, topic.name
         self._partitions = topic.partitions
         self._lock = threading.Lock()
         settings = log.client | {
@@ -105,7 +105,8 @@ class TopicProducer:
                 )
             self._bounded(client.commit_transaction, TIMEOUT)
             self._last = sequence
-            self._await_visible({partition: found[-1] for partition, found in offsets.items()})
+            with suppress(LogUnavailable):  # it is committed: a broker that dies now must not make it look lost
+                self._await_visible({partition: found[-1] for partition, found in offsets.items()})
             queues = {partition: iter(found) for partition, found in offsets.items()}
             return Ack(batch.places, [next(queues[partition]) for partition in batch.places])
 
