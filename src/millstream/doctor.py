@@ -61,7 +61,7 @@ def _python() -> str:
 def _sqlite() -> str:
     import apsw
 
-    from millstream.log.store import check_sqlite
+    from millstream.database import check_sqlite
 
     check_sqlite(apsw.sqlite_lib_version())
     with tempfile.TemporaryDirectory() as folder, open_log(f"sqlite:{folder}/log.db") as log:

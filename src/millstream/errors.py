@@ -11,6 +11,15 @@ unless ``--debug``.
     ├── CodecError            bytes that do not decode, a value that does not encode
     ├── MachineError          this machine lacks something: Java, a fixed SQLite, a jar, an extra
     ├── SparkError            Spark did not start, or a query failed
+    ├── PlanError             a definition that does not hold together; names the place in the user's file
+    ├── PipelineError         running a pipeline
+    │   ├── AlreadyRunning    another process holds the pipeline's lease
+    │   ├── TakenOver         another process has taken the pipeline; this one no longer writes
+    │   ├── CheckpointMismatch  the checkpoint is gone, or is of another definition
+    │   └── ExpressionFailed  a user's expression failed on a record
+    ├── ViewError             where views are kept
+    │   ├── UnknownView
+    │   └── ViewStoreUnavailable  a file or database of views that cannot be opened or written
     └── LogError              the event log
         ├── UnknownTopic
         ├── UnknownGroup
@@ -59,6 +68,42 @@ class MachineError(MillstreamError):
 
 class SparkError(MillstreamError):
     """Spark did not start, or a query failed."""
+
+
+class PlanError(MillstreamError):
+    """A definition that does not hold together."""
+
+
+class PipelineError(MillstreamError):
+    """Something about running a pipeline."""
+
+
+class AlreadyRunning(PipelineError):
+    """Another process holds the pipeline's lease."""
+
+
+class TakenOver(PipelineError):
+    """Another process has taken the pipeline; this one wrote nothing since."""
+
+
+class CheckpointMismatch(PipelineError):
+    """The checkpoint is gone, or it is of another definition; going on would skip or repeat records."""
+
+
+class ExpressionFailed(PipelineError):
+    """A user's expression failed on a record."""
+
+
+class ViewError(MillstreamError):
+    """Something about where views are kept."""
+
+
+class UnknownView(ViewError):
+    """No view of that name."""
+
+
+class ViewStoreUnavailable(ViewError):
+    """A file or database of views that cannot be opened or written; a retry may work."""
 
 
 class LogError(MillstreamError):

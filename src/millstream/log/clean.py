@@ -12,10 +12,11 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from millstream.database import Db
 from millstream.errors import LogError
 from millstream.failpoint import failpoint
 from millstream.log.contract import Maintenance
-from millstream.log.store import BLOCK, Db, records_table
+from millstream.log.store import BLOCK, first_appended_after, records_table
 
 if TYPE_CHECKING:
     from millstream.log.sqlite import SqliteLog, TopicRow
@@ -71,7 +72,7 @@ def expired_before(log: SqliteLog, db: Db, row: TopicRow) -> dict[int, int]:
         cut, table = start, records_table(row.id, partition)
         if settings.expires and settings.retention is not None:
             limit = log.clock() - settings.retention // timedelta(milliseconds=1)
-            cut = _first_appended_after(db, table, start, end, limit)
+            cut = first_appended_after(db, table, start, end, limit)
         if settings.expires and settings.retention_bytes is not None and size > settings.retention_bytes:
             excess = size - settings.retention_bytes
             for offset, length in db.execute(f"SELECT offset, {_SIZE} FROM {table} ORDER BY offset"):
@@ -154,7 +155,7 @@ def _compact_partition(log: SqliteLog, topic: str, topic_id: int, partition: int
             "SELECT start, next, cleaned FROM partition WHERE topic = ? AND partition = ?",
             (topic_id, partition),
         ).fetchone()
-        settled = _first_appended_after(db, table, start, end, lag_cut)  # younger ones neither go nor replace others
+        settled = first_appended_after(db, table, start, end, lag_cut)  # younger ones neither go nor replace others
         # The latest offset of every key written since the last cleaning, kept in memory by SQLite's own sort.
         db.execute("CREATE TEMP TABLE IF NOT EXISTS latest (key BLOB PRIMARY KEY, offset INTEGER) WITHOUT ROWID")
         db.execute("DELETE FROM latest")
@@ -198,18 +199,3 @@ def _compact_partition(log: SqliteLog, topic: str, topic_id: int, partition: int
             (settled, topic_id, partition),
         )
     return len(obsolete)
-
-
-def _first_appended_after(db: Db, table: str, start: int, end: int, millis: int) -> int:
-    """The first offset whose record came after ``millis``: append time grows with the offset, so halve the range."""
-    low, high = start, end
-    while low < high:
-        middle = (low + high) // 2
-        found = db.execute(
-            f"SELECT offset, appended FROM {table} WHERE offset >= ? ORDER BY offset LIMIT 1", (middle,)
-        ).fetchone()
-        if found is None or found[0] >= high or found[1] > millis:
-            high = middle
-        else:
-            low = found[0] + 1
-    return low

@@ -16,10 +16,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Literal
 
+from millstream.database import Db
 from millstream.errors import ConfigError, GenerationFenced, UnknownTopic
 from millstream.event import Record, TopicPartition
 from millstream.log.contract import Bounds, Consumer, Group, check_offset
-from millstream.log.store import Db, partition_bounds
+from millstream.log.store import partition_bounds
 
 if TYPE_CHECKING:
     from millstream.log.sqlite import SqliteLog

@@ -14,11 +14,12 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from millstream.database import Db
 from millstream.errors import DeliveryFenced
 from millstream.event import Event, Record, TopicPartition
 from millstream.log import group as membership
 from millstream.log.contract import Delivery, QueueSettings, Worker, check_offset
-from millstream.log.store import Db, partition_bounds
+from millstream.log.store import partition_bounds
 
 if TYPE_CHECKING:
     from millstream.log.sqlite import SqliteLog, TopicRow

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from millstream.database import Db
 from millstream.event import Record, TopicPartition
 from millstream.log.contract import Bounds, Reader, check_offset
-from millstream.log.store import BLOCK, Db, partition_bounds, records_table
+from millstream.log.store import BLOCK, partition_bounds, records_table
 
 if TYPE_CHECKING:
     from millstream.log.sqlite import SqliteLog

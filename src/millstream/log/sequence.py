@@ -12,11 +12,11 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from millstream.database import Db
 from millstream.errors import BadEvent, SequenceTooOld
 from millstream.event import Event
 from millstream.log.batch import place
 from millstream.log.contract import Ack
-from millstream.log.store import Db
 
 if TYPE_CHECKING:
     from millstream.log.sqlite import TopicRow

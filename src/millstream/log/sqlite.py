@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
+from millstream.database import Db
 from millstream.errors import (
     BadEvent,
     ConfigError,
@@ -51,7 +52,7 @@ from millstream.log.contract import (
     start_offsets,
 )
 from millstream.log.reader import SqliteReader, offset_at
-from millstream.log.store import BLOCK, Db, Store, create_records_table, partition_bounds, records_table
+from millstream.log.store import BLOCK, Store, create_records_table, partition_bounds, records_table
 
 if TYPE_CHECKING:
     from millstream.log.archive import Row

@@ -1,0 +1,165 @@
+"""The ledger of batches, with what admission counted and rejected: written in the transaction that writes the data.
+
+Invariant: a batch is in the ledger exactly if its changes are in the views. The ledger keeps the newest batches, and always
+the last one of every checkpoint, because a batch at or below it is known to be there; the admission counts of older batches
+are summed into one row per partition (batch −1), so totals never lose anything.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+
+from millstream.database import Db
+from millstream.errors import PipelineError
+from millstream.sink.contract import COUNTED, COUNTS, REJECTS, Batch, Entry, Offsets
+from millstream.sink.tables import to_arrow
+from millstream.sink.values import comparable, encode, time_micros, time_text
+
+KEPT = 1000
+"""Batches of a pipeline that the ledger keeps."""
+SUMMED = -1
+"""The number under which the admission counts of batches that are no longer kept stand together."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_COLUMNS = "checkpoint, batch, fence, offsets, counts, state, committed_at"
+_LETTERS = pa.schema([("pipeline", pa.string()), ("batch", pa.int64()), *REJECTS])
+_ADMITTED = pa.schema([("pipeline", pa.string()), *COUNTS])
+
+
+def to_datetime(text: str) -> datetime:
+    """A stored time."""
+    return _EPOCH + timedelta(microseconds=time_micros(text))
+
+
+def has(db: Db, pipeline: str, checkpoint: str, batch: int) -> bool:
+    """Whether a batch is there; PipelineError if the ones before it are not."""
+    newest = db.execute(
+        "SELECT max(batch) FROM millstream_ledger WHERE pipeline = ? AND checkpoint = ?", (pipeline, checkpoint)
+    ).get
+    if newest is None or batch == newest + 1:
+        return False
+    if batch <= newest:
+        return True
+    raise PipelineError(
+        f"pipeline {pipeline!r}: found batch {batch} of checkpoint {checkpoint}, expected {newest + 1}; nothing was written",
+        hint="batches were skipped: the checkpoint and the stored views do not belong together",
+    )
+
+
+class Page:
+    """What a batch adds to the ledger, as SQLite's values, worked out before any lock is taken."""
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+        self.rejects = _rows(batch.rejects, REJECTS, "rejects")
+        self.counts = _rows(batch.counts, COUNTS, "counts")
+        self.totals = {name: sum(row[COUNTS.names.index(name)] for row in self.counts) for name in COUNTED}
+        self.offsets = json.dumps(
+            {topic: {str(p): at for p, at in each.items()} for topic, each in batch.offsets.items()}
+        )
+        self.state = json.dumps(dict(batch.state))
+
+    def write(self, db: Db, pipeline: str, at: int, keep: int) -> None:
+        """Enter the batch, and drop what is older than the newest ``keep``."""
+        batch = self.batch
+        number = 1 + (db.execute("SELECT max(number) FROM millstream_ledger WHERE pipeline = ?", (pipeline,)).get or 0)
+        db.execute(
+            f"INSERT INTO millstream_ledger (pipeline, number, {_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                pipeline, number, batch.checkpoint, batch.batch, batch.fence,
+                self.offsets, json.dumps(self.totals), self.state, time_text(at),
+            ),
+        )  # fmt: skip
+        db.executemany(
+            f"INSERT INTO millstream_dead_letters (pipeline, batch, {', '.join(REJECTS.names)})"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            [(pipeline, batch.batch, *row) for row in self.rejects],
+        )
+        db.executemany(
+            f"INSERT INTO millstream_admission (pipeline, checkpoint, batch, {', '.join(COUNTS.names)})"
+            f" VALUES (?, ?, ?, {', '.join('?' * len(COUNTS.names))})",
+            [(pipeline, batch.checkpoint, batch.batch, *row) for row in self.counts],
+        )
+        _trim(db, pipeline, number - keep)
+
+
+def entries(db: Db, pipeline: str, limit: int) -> list[Entry]:
+    """The newest entries, newest first."""
+    rows = db.execute(
+        f"SELECT {_COLUMNS} FROM millstream_ledger WHERE pipeline = ? ORDER BY number DESC LIMIT ?", (pipeline, limit)
+    ).fetchall()
+    return [
+        Entry(checkpoint, batch, fence, _offsets(offsets), json.loads(counts), json.loads(state), to_datetime(at))
+        for checkpoint, batch, fence, offsets, counts, state, at in rows
+    ]
+
+
+def forget(db: Db, pipeline: str) -> None:
+    """Remove everything that is known of a pipeline's batches."""
+    for table in ("ledger", "dead_letters", "admission"):
+        db.execute(f"DELETE FROM millstream_{table} WHERE pipeline = ?", (pipeline,))
+
+
+def dead_letters(db: Db, pipeline: str | None, reason: str | None, limit: int) -> Any:
+    """The newest rejects, newest first, as Arrow."""
+    rows = db.execute(
+        f"SELECT {', '.join(_LETTERS.names)} FROM millstream_dead_letters"
+        " WHERE (pipeline = ?1 OR ?1 IS NULL) AND (reason = ?2 OR ?2 IS NULL) ORDER BY rowid DESC LIMIT ?3",
+        (pipeline, reason, limit),
+    ).fetchall()
+    return to_arrow(rows, _LETTERS)
+
+
+def admission(db: Db, pipeline: str | None) -> Any:
+    """The counts of each partition, summed over all batches, with its highest watermark, as Arrow."""
+    sums = ", ".join(f"sum({name})" for name in COUNTED)
+    rows = db.execute(
+        f"SELECT pipeline, topic, partition, {sums}, json_group_array(DISTINCT watermark) FROM millstream_admission"
+        " WHERE pipeline = ?1 OR ?1 IS NULL GROUP BY pipeline, topic, partition ORDER BY pipeline, topic, partition",
+        (pipeline,),
+    ).fetchall()
+    return to_arrow(
+        [(*row, max(filter(None, json.loads(marks)), key=time_micros, default=None)) for *row, marks in rows], _ADMITTED
+    )
+
+
+def _trim(db: Db, pipeline: str, bound: int) -> None:
+    """Drop what is entered under ``bound`` or below, summing its admission counts first, the oldest first."""
+    old = db.execute(
+        "SELECT number, checkpoint, batch, batch = (SELECT max(batch) FROM millstream_ledger AS newest"
+        " WHERE newest.pipeline = old.pipeline AND newest.checkpoint = old.checkpoint)"
+        " FROM millstream_ledger AS old WHERE pipeline = ? AND number <= ? ORDER BY number",
+        (pipeline, bound),
+    ).fetchall()
+    counted, names = ", ".join(COUNTED), ", ".join(COUNTS.names)
+    add = ", ".join(f"{name} = {name} + excluded.{name}" for name in COUNTED)
+    for number, checkpoint, batch, last_of_checkpoint in old:
+        place = (pipeline, checkpoint, batch)
+        db.execute(
+            f"INSERT INTO millstream_admission (pipeline, checkpoint, batch, {names})"
+            f" SELECT pipeline, '', {SUMMED}, topic, partition, {counted}, watermark FROM millstream_admission"
+            " WHERE pipeline = ? AND checkpoint = ? AND batch = ?"
+            " ON CONFLICT (pipeline, checkpoint, batch, topic, partition)"
+            f" DO UPDATE SET {add}, watermark = coalesce(excluded.watermark, watermark)",
+            place,
+        )
+        db.execute("DELETE FROM millstream_admission WHERE pipeline = ? AND checkpoint = ? AND batch = ?", place)
+        if not last_of_checkpoint:
+            db.execute("DELETE FROM millstream_ledger WHERE pipeline = ? AND number = ?", (pipeline, number))
+
+
+def _rows(table: Any, schema: Any, what: str) -> list[tuple[Any, ...]]:
+    if not table.num_rows:
+        return []
+    frame = comparable(table, schema, what)
+    return list(zip(*(encode(series, schema.field(series.name).type) for series in frame), strict=True))
+
+
+def _offsets(text: str) -> Offsets:
+    stored: Mapping[str, Mapping[str, int]] = json.loads(text)
+    return {topic: {int(partition): at for partition, at in each.items()} for topic, each in stored.items()}

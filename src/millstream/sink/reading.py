@@ -1,0 +1,123 @@
+"""Reading views from a SQLite file. Invariant: every answer is one snapshot, between two batches and never inside one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pyarrow as pa
+
+from millstream.database import Db
+from millstream.errors import UnknownView, ViewError
+from millstream.sink import ledger, tables
+from millstream.sink.contract import Rows, Store, ViewInfo
+from millstream.sink.file import ViewFile, quote
+from millstream.sink.values import comparable, encode
+
+
+class SqliteStore(Store):
+    """The reading side of a file of views; it may be used from many threads."""
+
+    def __init__(self, path: str | Path, *, create: bool = False) -> None:
+        self._file = ViewFile(Path(path), create=create)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def views(self) -> list[ViewInfo]:
+        """Every view kept here, by name."""
+        with self._file.read() as db:
+            return [_info(db, kept) for kept in tables.load(db).values()]
+
+    def table(self, view: str) -> Any:
+        """All rows in the declared schema, in the order of the key."""
+        with self._file.read() as db:
+            return tables.rows_of(db, self._find(db, view))
+
+    def get(self, view: str, key: Sequence[Any]) -> dict[str, Any] | None:
+        """The row of a key, or None. Text is taken for any type, in the form that Arrow reads."""
+        with self._file.read() as db:
+            kept = self._find(db, view)
+            names = kept.target.identity
+            if not names:
+                raise ViewError(f"view {view!r} has no key", hint="use table() or query()")
+            if len(key) != len(names):
+                raise ViewError(f"view {view!r}: found a key of {len(key)}, expected {len(names)}: {', '.join(names)}")
+            wanted = [_stored(value, kept.target.schema.field(name)) for name, value in zip(names, key, strict=True)]
+            where = " AND ".join(f"{quote(name)} IS ?" for name in names)
+            rows = db.execute(f"SELECT {kept.columns} FROM {kept.sql_name} WHERE {where}", wanted).fetchall()
+            found: list[dict[str, Any]] = tables.to_arrow(rows, kept.target.schema).to_pylist()
+            return found[0] if found else None
+
+    def query(self, sql: str) -> Rows:
+        """Run one statement of SQLite's SQL that only reads."""
+        columns: list[tuple[str, ...]] = []
+
+        def one(cursor: Any, _sql: str, _bindings: Any) -> bool:
+            columns.append(tuple(name for name, *_ in cursor.get_description()))
+            if len(columns) > 1:
+                raise ViewError("found several statements, expected one")
+            return True
+
+        with self._file.read_only() as db:
+            cursor = db.cursor()
+            cursor.exec_trace = one
+            try:
+                rows = cursor.execute(sql).fetchall()
+            except (apsw.AuthError, apsw.ReadOnlyError) as error:
+                raise ViewError(
+                    f"only statements that read are run here: {error}", hint="views change by what comes into the log"
+                ) from error
+            except apsw.SQLError as error:
+                raise ViewError(f"the query does not run: {error}") from error
+        if not any(columns):
+            raise ViewError("found no statement, expected one that reads")
+        return Rows(columns[0], rows)
+
+    def dead_letters(self, pipeline: str | None = None, *, reason: str | None = None, limit: int = 1000) -> Any:
+        """The newest records that were not admitted, newest first."""
+        with self._file.read() as db:
+            return ledger.dead_letters(db, pipeline, reason, limit)
+
+    def admission(self, pipeline: str | None = None) -> Any:
+        """What became of all records since the beginning, for each partition."""
+        with self._file.read() as db:
+            return ledger.admission(db, pipeline)
+
+    def _find(self, db: Db, view: str) -> tables.Kept:
+        views = tables.load(db)
+        if view not in views:
+            raise UnknownView(
+                f"{self._file.path}: no view {view!r}; found {', '.join(views) or 'none'}",
+                hint="`millstream run FILE.py` makes the views of a pipeline",
+            )
+        return views[view]
+
+
+def _info(db: Db, kept: tables.Kept) -> ViewInfo:
+    target = kept.target
+    rows = db.execute(f"SELECT {'count(*)' if target.identity else f'total({tables.COUNT})'} FROM {kept.sql_name}").get
+    last = next(iter(ledger.entries(db, kept.pipeline, 1)), None)
+    return ViewInfo(
+        target.name,
+        kept.pipeline,
+        tuple((field.name, str(field.type)) for field in target.schema),
+        target.key,
+        target.append,
+        int(rows),
+        last.batch if last else None,
+        last.committed_at if last else None,
+    )
+
+
+def _stored(value: Any, field: Any) -> Any:
+    """What SQLite holds for one value of a key."""
+    try:
+        scalar = pa.scalar(value).cast(field.type) if isinstance(value, str) else pa.scalar(value, field.type)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise ViewError(f"key column {field.name}: found {value!r}, expected {field.type}") from error
+    column = pa.table({field.name: pa.array([scalar.as_py()], field.type)})
+    return encode(comparable(column, pa.schema([field]), f"key column {field.name}")[field.name], field.type)[0]

@@ -1,0 +1,209 @@
+"""Views in one SQLite file: claimed by one writer, changed a whole batch at a time.
+
+Invariant: a batch's changes, dead letters, counts and ledger entry are one transaction, and the fence is checked inside it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from millstream.database import Db
+from millstream.errors import CheckpointMismatch, PipelineError, ViewError
+from millstream.failpoint import failpoint
+from millstream.sink import lease, ledger, tables
+from millstream.sink.contract import Batch, Entry, Sink, Target
+from millstream.sink.file import ViewFile
+from millstream.sink.values import time_micros, time_text
+
+_START_OVER = (
+    "to start over, remove the pipeline's stored views and its checkpoint; or give the changed pipeline another name"
+)
+
+
+class SqliteSink(Sink):
+    """The writing side of a file of views. ``clock`` gives microseconds since the epoch, for leases and the ledger."""
+
+    def __init__(self, path: str | Path, *, clock: Callable[[], int] = lease.now, keep: int = ledger.KEPT) -> None:
+        self._file = ViewFile(Path(path), create=True)
+        self._clock, self._keep = clock, keep
+        self._owner = uuid.uuid4().hex
+        self._claimed: tuple[str, int] | None = None
+        self._targets: dict[str, Target] | None = None
+
+    def close(self) -> None:
+        """Close the file. A lease that is held stays, until it is released or runs out."""
+        self._file.close()
+
+    def claim(self, pipeline: str, *, takeover: bool = False) -> int:
+        """Become the only writer of a pipeline; see the contract."""
+        me = lease.this_process(self._owner)
+        with self._file.write() as db:
+            at = self._clock()
+            fence = 1 + self._stored_fence(db, pipeline, None if takeover else at)
+            db.execute(
+                "INSERT OR REPLACE INTO millstream_lease"
+                " (pipeline, fence, owner, host, machine, pid, started, since, expires) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    pipeline, fence, me.owner, me.host, me.machine, me.pid, me.started,
+                    time_text(at), time_text(at + lease.TTL),
+                ),
+            )  # fmt: skip
+        self._claimed, self._targets = (pipeline, fence), None
+        return fence
+
+    def renew(self) -> None:
+        """Extend the lease, if it is still ours."""
+        pipeline, fence = self._claim()
+        with self._file.write() as db:
+            _check_fence(db, pipeline, fence)
+            self._extend(db, pipeline)
+
+    def release(self) -> None:
+        """End the lease, if it is still ours."""
+        if self._claimed is None:
+            return
+        with self._file.write() as db:
+            db.execute(
+                "UPDATE millstream_lease SET owner = '', expires = ? WHERE pipeline = ? AND fence = ? AND owner = ?",
+                (time_text(self._clock()), *self._claimed, self._owner),
+            )
+        self._claimed = self._targets = None
+
+    def prepare(self, pipeline: str, fingerprint: str, targets: Sequence[Target]) -> None:
+        """Make the tables of a claimed pipeline, or check that they are as they were made."""
+        claimed, fence = self._claim()
+        if claimed != pipeline:
+            raise PipelineError(f"pipeline {pipeline!r} is not claimed by this sink, which holds {claimed!r}")
+        for target in targets:
+            tables.check_target(target)
+        wanted = {target.name: target for target in targets}
+        if len({name.lower() for name in wanted}) < len(targets):
+            raise ViewError(f"two views of one name among {', '.join(target.name for target in targets)}")
+        with self._file.write() as db:
+            _check_fence(db, pipeline, fence)
+            everything = tables.load(db)
+            mine = {name: kept for name, kept in everything.items() if kept.pipeline == pipeline}
+            if mine or ledger.entries(db, pipeline, 1):
+                _compare(pipeline, fingerprint, wanted, mine)
+            else:
+                for name, kept in everything.items():
+                    if name.lower() in {each.lower() for each in wanted}:
+                        raise ViewError(
+                            f"{self._file.path}: the view {name!r} is already kept here, by pipeline {kept.pipeline!r}",
+                            hint="give the view another name, or keep it in another file (to=…)",
+                        )
+                for target in targets:
+                    tables.create(db, tables.Kept(target, pipeline, fingerprint))
+        self._targets = wanted
+
+    def commit(self, batch: Batch) -> bool:
+        """Apply a batch, whole; False if it is there already."""
+        pipeline, _ = self._claim()
+        if self._targets is None:
+            raise PipelineError(f"pipeline {pipeline!r}: prepare() comes before the first commit()")
+        unknown = sorted(set(batch.changes) - set(self._targets))
+        if unknown:
+            raise PipelineError(f"changes of {unknown[0]!r}, which is not a view of {pipeline!r}; nothing was written")
+        # All of this needs no lock, and readers of the lease and other pipelines should not wait for it.
+        writes = [tables.plan_writes(self._targets[view], changes) for view, changes in sorted(batch.changes.items())]
+        page = ledger.Page(batch)
+        failpoint("sink.before_write")
+        with self._file.write() as db:
+            _check_fence(db, pipeline, batch.fence)
+            if ledger.has(db, pipeline, batch.checkpoint, batch.batch):
+                return False
+            kept = tables.load(db, pipeline=pipeline)
+            for each in writes:
+                tables.apply(db, kept[each.view], each)
+                failpoint("sink.in_transaction")
+            page.write(db, pipeline, self._clock(), self._keep)
+            self._extend(db, pipeline)  # nobody could renew it while this transaction held the lock
+            failpoint("sink.before_commit")
+        failpoint("sink.after_commit")
+        return True
+
+    def last(self, pipeline: str) -> Entry | None:
+        """The newest entry of the ledger."""
+        return next(iter(self.entries(pipeline, 1)), None)
+
+    def entries(self, pipeline: str, limit: int = ledger.KEPT) -> list[Entry]:
+        """The newest entries, newest first."""
+        with self._file.read() as db:
+            return ledger.entries(db, pipeline, limit)
+
+    def forget(self, pipeline: str) -> None:
+        """Drop the views of a pipeline and all that is known of its batches."""
+        ours = self._claimed is not None and self._claimed[0] == pipeline
+        with self._file.write() as db:
+            if self._claimed is not None and ours:
+                _check_fence(db, *self._claimed)
+            else:
+                fence = self._stored_fence(db, pipeline, self._clock())
+                # Whoever still believes to hold it must not write into what comes next.
+                db.execute("UPDATE millstream_lease SET fence = ? WHERE pipeline = ?", (fence + 1, pipeline))
+            for kept in tables.load(db, pipeline=pipeline).values():
+                tables.drop(db, kept)
+            ledger.forget(db, pipeline)
+        if ours:
+            self._targets = None
+
+    def _claim(self) -> tuple[str, int]:
+        if self._claimed is None:
+            raise PipelineError("this sink holds no pipeline: claim() comes first")
+        return self._claimed
+
+    def _stored_fence(self, db: Db, pipeline: str, live_at: int | None) -> int:
+        """The newest fence, 0 if there is none; AlreadyRunning if at the time ``live_at`` another holds the lease."""
+        row = db.execute(
+            "SELECT fence, host, machine, pid, started, owner, since, expires FROM millstream_lease WHERE pipeline = ?",
+            (pipeline,),
+        ).fetchone()
+        if row is None:
+            return 0
+        fence, *holder, since, expires = row
+        other = lease.Holder(*holder)
+        if live_at is not None and other.owner not in ("", self._owner):
+            lease.refuse_if_live(pipeline, other, since, time_micros(expires), live_at)
+        return int(fence)
+
+    def _extend(self, db: Db, pipeline: str) -> None:
+        db.execute(
+            "UPDATE millstream_lease SET expires = ? WHERE pipeline = ? AND owner = ?",
+            (time_text(self._clock() + lease.TTL), pipeline, self._owner),
+        )
+
+
+def _check_fence(db: Db, pipeline: str, fence: int) -> None:
+    found = db.execute("SELECT fence FROM millstream_lease WHERE pipeline = ?", (pipeline,)).get
+    if found != fence:
+        raise lease.taken_over(pipeline, found, fence)
+
+
+def _compare(pipeline: str, fingerprint: str, wanted: dict[str, Target], stored: dict[str, tables.Kept]) -> None:
+    """Refuse views that are not the stored ones: going on would mix rows of two definitions."""
+    found = ""
+    for name in sorted(wanted.keys() | stored.keys()):
+        if name not in stored:
+            found = f"view {name!r} is new, and would lack what came before"
+        elif name not in wanted:
+            found = f"view {name!r} is stored but no longer defined"
+        else:
+            old, new = stored[name].target, wanted[name]
+            if (old.key, old.append) != (new.key, new.append):
+                found = f"view {name!r} is stored by the key {_key(old)}, now it is {_key(new)}"
+            elif old.schema != tables.plain_schema(new.schema):
+                found = f"view {name!r} is stored as ({_columns(old)}), now it is ({_columns(new)})"
+            elif stored[name].fingerprint != fingerprint:
+                found = f"its fingerprint is {fingerprint}, the stored one {stored[name].fingerprint}"
+        if found:
+            raise CheckpointMismatch(f"pipeline {pipeline!r} is not the one that was stored: {found}", hint=_START_OVER)
+
+
+def _key(target: Target) -> str:
+    return "of its origin" if target.append else f"({', '.join(target.key)})"
+
+
+def _columns(target: Target) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in target.schema)

@@ -1,0 +1,254 @@
+"""The tables in which views are kept: how they are made, changed and read.
+
+Invariants: a table holds exactly the rows of its view, under the names and in the order of its columns, so that people can
+query it; every statement here runs inside a transaction of the caller. SQLite refuses NULL in the key of a table WITHOUT
+ROWID, which is the faster kind by half; so a table is made of that kind and becomes one with a rowid and a unique index
+when the first key with a null comes, in the transaction that brings it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import polars as pl
+import pyarrow as pa
+
+from millstream.database import Db
+from millstream.errors import PipelineError, ViewError
+from millstream.sink.contract import ORIGIN, WEIGHT, Target
+from millstream.sink.file import quote
+from millstream.sink.net import Net, describe, net_by_key, net_by_row
+from millstream.sink.values import comparable, decode, encode, sql_type
+
+COUNT, ROW = "_count", "_row"
+_encoder = msgspec.msgpack.Encoder()
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A target with how it is stored."""
+
+    target: Target
+    pipeline: str
+    fingerprint: str
+    null_keys: bool = False
+
+    @property
+    def sql_name(self) -> str:
+        """Its table, quoted."""
+        return quote(self.target.name)
+
+    @property
+    def columns(self) -> str:
+        """Its columns, quoted, for a statement."""
+        return ", ".join(map(quote, self.target.schema.names))
+
+
+def check_target(target: Target) -> None:
+    """Refuse a view that cannot be kept, before anything is made."""
+    name, names = target.name, target.schema.names
+    what = f"view {name!r}"
+    if not name or name.lower().startswith(("millstream", "sqlite_")):
+        raise ViewError(f"{what}: the name is reserved", hint="names begin neither with millstream nor with sqlite_")
+    folded = [column.lower() for column in names]
+    twice = sorted({column for column in folded if folded.count(column) > 1})
+    if twice or not names:
+        found = f"two columns called {twice[0]!r}" if twice else "no column"
+        raise ViewError(
+            f"{what}: {found}; SQLite does not tell upper from lower case", hint="give each a name of its own"
+        )
+    taken = {COUNT, ROW, WEIGHT} & set(folded)
+    if taken:
+        raise ViewError(f"{what}: the column name {min(taken)} is reserved", hint="give the column another name")
+    if target.append and target.key:
+        raise ViewError(f"{what}: an append-only view is keyed by its origin, found the key {target.key}")
+    missing = [column for column in target.identity if column not in names]
+    if missing:
+        raise ViewError(f"{what}: no column {missing[0]!r} for its key; found {', '.join(names)}")
+    for field in target.schema:
+        sql_type(field.type, f"{what}, column {field.name!r}")
+
+
+def create(db: Db, kept: Kept) -> None:
+    """Make the table and remember its definition."""
+    target = kept.target
+    if db.execute("SELECT 1 FROM sqlite_schema WHERE name = ? COLLATE NOCASE", (target.name,)).get:
+        raise ViewError(
+            f"there is already a table {target.name!r} which is not a view", hint="give the view another name"
+        )
+    _create_table(db, kept)
+    columns = [{"name": field.name, "type": str(field.type)} for field in target.schema]
+    db.execute(
+        "INSERT INTO millstream_views (view, pipeline, fingerprint, columns, key, append, arrow_schema)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?)",
+        (
+            target.name, kept.pipeline, kept.fingerprint, json.dumps(columns, ensure_ascii=False),
+            json.dumps(target.key, ensure_ascii=False), int(target.append), bytes(plain_schema(target.schema).serialize()),
+        ),
+    )  # fmt: skip
+
+
+def plain_schema(schema: Any) -> Any:
+    """Names and types, which is what counts: whether Spark knows a column to be never null may change by itself."""
+    return pa.schema([pa.field(field.name, field.type) for field in schema])
+
+
+def load(db: Db, *, pipeline: str | None = None) -> dict[str, Kept]:
+    """The views kept here, all or those of one pipeline, by name."""
+    rows = db.execute(
+        "SELECT view, pipeline, fingerprint, key, append, null_keys, arrow_schema FROM millstream_views"
+        " WHERE pipeline = ?1 OR ?1 IS NULL ORDER BY view",
+        (pipeline,),
+    )
+    return {
+        view: Kept(
+            Target(view, pa.ipc.read_schema(pa.py_buffer(schema)), tuple(json.loads(key)), bool(append)),
+            owner, fingerprint, bool(null_keys),
+        )
+        for view, owner, fingerprint, key, append, null_keys, schema in rows.fetchall()
+    }  # fmt: skip
+
+
+def drop(db: Db, kept: Kept) -> None:
+    """Remove the table and its definition."""
+    db.execute(f"DROP TABLE IF EXISTS {kept.sql_name}")
+    db.execute("DELETE FROM millstream_views WHERE view = ?", (kept.target.name,))
+
+
+@dataclass(frozen=True, slots=True)
+class Writes:
+    """The net change of one view as SQLite's values, worked out before any lock is taken."""
+
+    view: str
+    store: list[tuple[Any, ...]]
+    remove: list[tuple[Any, ...]]
+    null_keys: bool = False
+
+
+def plan_writes(target: Target, changes: Any) -> Writes:
+    """What a batch's changes of one view will write."""
+    what = f"view {target.name!r}"
+    schema = target.schema.append(pa.field(WEIGHT, pa.int64()))
+    frame = comparable(changes, schema, what)
+    if frame[WEIGHT].null_count():
+        raise PipelineError(f"{what}: a change without a weight; nothing of the batch was written")
+    if not target.identity:
+        summed = net_by_row(frame)
+        rows = _tuples(summed.drop(WEIGHT), target.schema)
+        digests = [hashlib.blake2b(_encoder.encode(row), digest_size=16).digest() for row in rows]
+        counted = zip(rows, digests, summed[WEIGHT].to_list(), strict=True)
+        return Writes(
+            target.name, sorted(((*row, digest, n) for row, digest, n in counted), key=lambda row: row[-2]), []
+        )
+    net: Net = net_by_key(target, frame)
+    key = list(target.identity)
+    null_keys = any(part[name].null_count() for part in net for name in key)
+    return Writes(target.name, _tuples(net.store, target.schema), _tuples(net.remove, target.schema), null_keys)
+
+
+def apply(db: Db, kept: Kept, writes: Writes) -> Kept:
+    """Write the net change; gives the view as it is stored afterwards."""
+    if not kept.target.identity:
+        _count(db, kept, writes)
+        return kept
+    if writes.null_keys and not kept.null_keys:
+        kept = _allow_null_keys(db, kept)
+    key = kept.target.identity
+    found = " AND ".join(f"{quote(name)} IS ?" for name in key)
+    if writes.remove:
+        db.executemany(f"DELETE FROM {kept.sql_name} WHERE {found}", writes.remove)
+    rows: Iterable[tuple[Any, ...]] = writes.store
+    if writes.null_keys:  # a unique index takes nulls for different, so for these a conflict does not show
+        places = [kept.target.schema.names.index(name) for name in key]
+        keys = [tuple(row[place] for place in places) for row in writes.store]
+        db.executemany(f"DELETE FROM {kept.sql_name} WHERE {found}", [each for each in keys if None in each])
+    others = [quote(name) for name in kept.target.schema.names if name not in key]
+    update = f"UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in others)}" if others else "NOTHING"
+    marks = ", ".join("?" * len(kept.target.schema.names))
+    db.executemany(
+        f"INSERT INTO {kept.sql_name} ({kept.columns}) VALUES ({marks})"
+        f" ON CONFLICT ({', '.join(map(quote, key))}) DO {update}",
+        rows,
+    )
+    return kept
+
+
+def rows_of(db: Db, kept: Kept) -> Any:
+    """All rows, in the declared schema, in the order of the key."""
+    target = kept.target
+    order = ", ".join(map(quote, target.identity or target.schema.names))
+    count = "" if target.identity else f", {COUNT}"
+    rows = db.execute(f"SELECT {kept.columns}{count} FROM {kept.sql_name} ORDER BY {order}").fetchall()
+    if count:
+        rows = [row[:-1] for row in rows for _ in range(row[-1])]
+    return to_arrow(rows, target.schema)
+
+
+def to_arrow(rows: Sequence[Sequence[Any]], schema: Any) -> Any:
+    """Stored rows as an Arrow table."""
+    columns = zip(*rows, strict=True) if rows else [[] for _ in schema]
+    return pa.table([decode(column, field.type) for column, field in zip(columns, schema, strict=True)], schema=schema)
+
+
+def _create_table(db: Db, kept: Kept) -> None:
+    target, name = kept.target, kept.sql_name
+    columns = [f"{quote(field.name)} {sql_type(field.type, field.name)}" for field in target.schema]
+    if not target.identity:
+        db.execute(
+            f"CREATE TABLE {name} ({', '.join(columns)}, {ROW} BLOB PRIMARY KEY, {COUNT} INTEGER NOT NULL)"
+            " STRICT, WITHOUT ROWID"
+        )
+        # Holds nothing between batches: by it a row that fell to zero or below is found without a scan.
+        index = quote(f"millstream_count_{target.name}")
+        db.execute(f"CREATE INDEX {index} ON {name} ({COUNT}) WHERE {COUNT} <= 0")
+        return
+    key = ", ".join(map(quote, target.identity))
+    if kept.null_keys:
+        db.execute(f"CREATE TABLE {name} ({', '.join(columns)}) STRICT")
+        db.execute(f"CREATE UNIQUE INDEX {quote(f'millstream_key_{target.name}')} ON {name} ({key})")
+    else:
+        db.execute(f"CREATE TABLE {name} ({', '.join(columns)}, PRIMARY KEY ({key})) STRICT, WITHOUT ROWID")
+
+
+def _allow_null_keys(db: Db, kept: Kept) -> Kept:
+    target = kept.target
+    if target.append:
+        raise PipelineError(f"view {target.name!r}: a row without its origin ({', '.join(ORIGIN)})")
+    old = quote(f"millstream_old_{target.name}")
+    kept = Kept(target, kept.pipeline, kept.fingerprint, null_keys=True)
+    db.execute(f"ALTER TABLE {kept.sql_name} RENAME TO {old}")
+    _create_table(db, kept)
+    db.execute(f"INSERT INTO {kept.sql_name} ({kept.columns}) SELECT {kept.columns} FROM {old}")
+    db.execute(f"DROP TABLE {old}")
+    db.execute("UPDATE millstream_views SET null_keys = 1 WHERE view = ?", (target.name,))
+    return kept
+
+
+def _count(db: Db, kept: Kept, writes: Writes) -> None:
+    """Add the weights to the counts; a row that is no more goes."""
+    marks = ", ".join("?" * (len(kept.target.schema.names) + 2))
+    db.executemany(
+        f"INSERT INTO {kept.sql_name} ({kept.columns}, {ROW}, {COUNT}) VALUES ({marks})"
+        f" ON CONFLICT ({ROW}) DO UPDATE SET {COUNT} = {COUNT} + excluded.{COUNT}",
+        writes.store,
+    )
+    below = db.execute(f"SELECT {kept.columns}, {COUNT} FROM {kept.sql_name} WHERE {COUNT} < 0 LIMIT 1").fetchall()
+    if below:
+        *row, count = below[0]
+        names = kept.target.schema.names
+        raise PipelineError(
+            f"view {kept.target.name!r}, row {describe(dict(zip(names, row, strict=True)))}: taken back more often than it"
+            f" came, its count would be {count}; nothing of the batch was written",
+            hint="the changes do not fit what is stored: this is a fault of what computed them",
+        )
+    db.execute(f"DELETE FROM {kept.sql_name} WHERE {COUNT} = 0")
+
+
+def _tuples(frame: pl.DataFrame, schema: Any) -> list[tuple[Any, ...]]:
+    """The rows of a frame as SQLite's values."""
+    return list(zip(*(encode(series, schema.field(series.name).type) for series in frame), strict=True))

@@ -1,0 +1,118 @@
+"""The sink against a dictionary: whatever batches come, and whichever come twice, they agree."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millstream.sink.contract import Batch, Target
+from millstream.sink.reading import SqliteStore
+from millstream.sink.sqlite import SqliteSink
+from tests.contracts.sink import changes, counts
+
+KEYED = Target("keyed", pa.schema([("k", pa.float64()), ("s", pa.string()), ("v", pa.float64())]), ("k", "s"))
+BAG = Target("bag", KEYED.schema)
+
+Key = tuple[float | None, str | None]
+Row = tuple[float | None, str | None, float | None]
+
+numbers = st.sampled_from([None, 0.0, -0.0, 1.5, math.nan, math.inf])
+keys = st.tuples(numbers, st.sampled_from([None, "", "a"]))
+rows = st.tuples(numbers, st.sampled_from([None, "", "a"]), numbers)
+steps = st.lists(st.tuples(keys, st.none() | st.tuples(numbers)), max_size=8)
+"""For each step a key and its new value, or None to remove it."""
+
+
+def canonical(value: Any) -> Any:
+    """Values that count as one become one: nulls, NaNs, zeros."""
+    if isinstance(value, float):
+        return "NaN" if math.isnan(value) else value + 0.0
+    return value
+
+
+def all_canonical(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(map(canonical, row))
+
+
+@contextmanager
+def opened() -> Iterator[tuple[SqliteSink, SqliteStore, int]]:
+    with tempfile.TemporaryDirectory() as folder, SqliteSink(Path(folder, "views.db"), keep=3) as sink:
+        fence = sink.claim("p")
+        sink.prepare("p", "f", [KEYED, BAG])
+        with SqliteStore(Path(folder, "views.db")) as store:
+            yield sink, store, fence
+
+
+def stored(store: SqliteStore, view: str) -> list[tuple[Any, ...]]:
+    return [all_canonical(tuple(row.values())) for row in store.table(view).to_pylist()]
+
+
+@st.composite
+def keyed_batch(draw: Any, model: dict[Key, Row]) -> list[tuple[Any, ...]]:
+    """Changes that take the model through some steps; the model is left where they end."""
+    before = dict(model)
+    out: list[tuple[Any, ...]] = []
+    touched: list[Key] = []
+    for key, value in draw(steps):
+        name = all_canonical(key)
+        touched.append(name)
+        if name in model:
+            out.append((*model.pop(name), -1))
+        if value is not None:
+            model[name] = (*key, *value)
+            out.append((*model[name], 1))
+    if draw(st.booleans()):  # as upserts: the new row of a changed key alone, and the old one of a removed key
+        out = []
+        for name in dict.fromkeys(touched):
+            if name in model:
+                out.append((*model[name], 1))
+            elif name in before:
+                out.append((*before[name], -1))
+    return draw(st.permutations(out))
+
+
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_batches_against_a_dictionary_and_any_replay_changes_nothing(data: st.DataObject) -> None:
+    model: dict[Key, Row] = {}
+    bag: Counter[tuple[Any, ...]] = Counter()
+    batches: list[Batch] = []
+    with opened() as (sink, store, fence):
+        for number in range(data.draw(st.integers(1, 6))):
+            keyed = data.draw(keyed_batch(model))
+            wanted = data.draw(st.lists(rows, max_size=5))
+            gone = data.draw(st.lists(st.sampled_from(sorted(bag.elements(), key=str)), max_size=3)) if bag else []
+            gone = list((Counter(gone) & bag).elements())
+            weighted = [(*row, 1) for row in wanted] + [
+                (*(math.nan if value == "NaN" else value for value in row), -1) for row in gone
+            ]
+            bag.update(all_canonical(row) for row in wanted)
+            bag -= Counter(gone)
+            batch = Batch(
+                "c",
+                number,
+                fence,
+                {"t": {0: number + 1}},
+                {"keyed": changes(KEYED, *keyed), "bag": changes(BAG, *data.draw(st.permutations(weighted)))},
+                counts=counts(("t", 0, 1, 1, 0, 0, 0, 0, 0, 0, None)),
+            )
+            batches.append(batch)
+            assert sink.commit(batch)
+            for replayed in batches[data.draw(st.integers(0, len(batches))) :]:
+                assert not sink.commit(replayed)
+            assert Counter(stored(store, "keyed")) == Counter(all_canonical(row) for row in model.values())
+            assert Counter(stored(store, "bag")) == bag
+            assert store.admission().to_pylist()[0]["records"] == number + 1
+            for name, row in model.items():
+                found = store.get("keyed", row[:2])
+                assert found is not None
+                assert all_canonical(tuple(found.values()))[:2] == name
