@@ -1,0 +1,112 @@
+"""Chunks: what travels between stages. Rows cross Spark packed, many in one binary value.
+
+A chunk says where it is going (stage, number of the kernel or view, bucket), of what kind it is, and carries bytes. Rows
+are an Arrow stream with its schema, so a chunk can be read without knowing the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from millstream.kernel.hash import hash_columns
+from millstream.plan.chain import SINK, Port
+
+WEIGHT = "_weight"
+"""How often a row appears (or, below zero, disappears). A chunk without it is of rows that appear once."""
+
+
+class Kind(IntEnum):
+    """What a chunk carries."""
+
+    CHANGES = 0
+    MARK = 1
+    REJECT = 2
+    COUNT = 3
+    STATE = 4
+
+
+class Chunk(NamedTuple):
+    """One row of the chain."""
+
+    stage: int
+    target: int
+    bucket: int
+    kind: int
+    data: bytes
+
+
+def to_bytes(rows: pl.DataFrame | pa.RecordBatch) -> bytes:
+    """Rows as an Arrow stream."""
+    table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows.to_arrow()
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+def from_bytes(data: bytes) -> pl.DataFrame:
+    """Rows out of an Arrow stream."""
+    frame = pl.from_arrow(pa.ipc.open_stream(pa.py_buffer(data)).read_all())
+    assert isinstance(frame, pl.DataFrame)  # noqa: S101
+    return frame
+
+
+def one_frame(chunks: Sequence[bytes]) -> pl.DataFrame:
+    """The rows of several chunks, in their order."""
+    tables = [pa.ipc.open_stream(pa.py_buffer(data)).read_all() for data in chunks]
+    frame = pl.from_arrow(pa.concat_tables(tables, promote_options="permissive"))
+    assert isinstance(frame, pl.DataFrame)  # noqa: S101
+    return frame
+
+
+def send(rows: pl.DataFrame, port: Port, bucket: int = 0) -> Iterator[Chunk]:
+    """Pack rows for whoever takes them: those to keep, the columns they want, cut by bucket.
+
+    What goes to the sink stays in the sender's ``bucket``.
+    """
+    if port.keep is not None:
+        rows = rows.filter(pl.col(port.keep))
+    if not rows.height:
+        return
+    extra = [name for name in (WEIGHT, *_CARRIED) if name in rows.columns]
+    if not port.columns and not extra:  # count(*) of everything wants no column, and rows without any are no rows
+        rows, extra = rows.with_columns(pl.lit(1, pl.Int64).alias(WEIGHT)), [WEIGHT]
+    rows = rows.select(*(pl.col(here).alias(there) for there, here in port.columns), *extra)
+    if port.stage == SINK:
+        yield Chunk(port.stage, port.target, bucket, Kind.CHANGES, to_bytes(rows))
+        return
+    if port.buckets == 1 or not port.spread:
+        yield Chunk(port.stage, port.target, 0, Kind.CHANGES, to_bytes(rows))
+        return
+    buckets = (hash_columns([rows[name] for name in port.spread]) % port.buckets).astype(np.uint16)
+    order = np.argsort(buckets, kind="stable")
+    whole = rows[order].to_arrow().combine_chunks().to_batches()[0]
+    ends = np.cumsum(np.bincount(buckets, minlength=port.buckets))
+    low = 0
+    for number, high in enumerate(ends):
+        if high > low:
+            data = to_bytes(whole.slice(low, int(high) - low))
+            yield Chunk(port.stage, port.target, number, Kind.CHANGES, data)
+        low = int(high)
+
+
+_CARRIED = ("_topic", "_partition", "_offset", "_deleted")
+
+
+def mark(origin: str, time: int, port: Port) -> Iterator[Chunk]:
+    """Tell every bucket of who takes our rows that nothing before ``time`` will come from us any more."""
+    data = msgspec.msgpack.encode((origin, time))
+    for bucket in range(port.buckets):
+        yield Chunk(port.stage, port.target, bucket, Kind.MARK, data)
+
+
+def read_mark(data: bytes) -> tuple[str, int]:
+    """The origin and the time of a mark."""
+    return msgspec.msgpack.decode(data, type=tuple[str, int])

@@ -1,0 +1,62 @@
+"""What a kernel is: a pure function of its state, the changes that came, and the mark.
+
+The law: over the rows of a key, the output change is f(after) − f(before). A kernel reads no clock and no random source,
+so running a batch again from the same state gives the same changes. It applies all rows of a batch before its mark.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import Protocol
+
+import polars as pl
+
+from millstream.kernel.chunk import WEIGHT
+from millstream.kernel.segment import Table
+from millstream.kernel.state import Meta, Store
+
+
+@dataclass
+class State:
+    """One bucket's state during one batch. ``before`` and ``after`` are the mark it was left with and the one it has now."""
+
+    store: Store
+    meta: Meta
+    before: int
+    after: int
+    schema: pl.Schema
+    """Columns and types of the input, known even when a batch brings no rows."""
+    tables: dict[str, Table] = field(default_factory=dict)
+
+    def table(self, name: str) -> Table:
+        """A table of this bucket; kernels ask for theirs in the same order each time."""
+        if name not in self.tables:
+            names = list(self.meta.tables)
+            index = names.index(name) if name in names else len(names)
+            self.tables[name] = Table(self.store, self.meta, name, index)
+        return self.tables[name]
+
+
+class Kernel(Protocol):
+    """A kernel; see :mod:`millstream.kernel.host` for who calls it."""
+
+    def step(self, state: State, rows: pl.DataFrame | None) -> pl.DataFrame | None:
+        """Take the rows of a batch (None if there are only marks), and give the changes of the output, with weights."""
+        ...
+
+
+def differing(both: pl.DataFrame, names: list[str], suffix: str = "_b") -> pl.Series:
+    """Whether any of these columns differs from its namesake with the suffix; nulls are equal to nulls, NaN to NaN."""
+    compared = [both[name].ne_missing(both[f"{name}{suffix}"]) for name in names]
+    return reduce(lambda one, other: one | other, compared, pl.repeat(False, both.height, eager=True))
+
+
+def signed(minus: pl.DataFrame, plus: pl.DataFrame) -> pl.DataFrame:
+    """Rows that disappear and rows that appear, as one set of changes."""
+    return pl.concat(
+        [
+            minus.with_columns(pl.lit(-1, pl.Int64).alias(WEIGHT)),
+            plus.with_columns(pl.lit(1, pl.Int64).alias(WEIGHT)),
+        ]
+    )

@@ -1,0 +1,122 @@
+"""What a kernel keeps between batches: one small *meta* blob and many small *segments*, each under a number.
+
+A host gives each bucket of each kernel a :class:`Store`; it reads meta first, and a bucket with nothing to do touches nothing
+else. Meta holds the format's version, the marks, and the directory of the segments (see :mod:`millstream.kernel.segment`).
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from millstream.errors import CheckpointMismatch
+
+FORMAT = 1
+NEVER = -(1 << 62)
+"""A mark before any time."""
+
+FOREVER = 1 << 62
+"""A mark after every time: the stream is closed."""
+
+
+class Store(Protocol):
+    """Where one bucket's state is: each call is a round trip, so callers make few."""
+
+    def meta(self) -> bytes | None:
+        """The meta blob; None for a new bucket."""
+        ...
+
+    def set_meta(self, data: bytes) -> None:
+        """Replace the meta blob."""
+        ...
+
+    def get(self, number: int) -> bytes:
+        """A segment."""
+        ...
+
+    def put(self, number: int, data: bytes) -> None:
+        """Write a segment."""
+        ...
+
+    def remove(self, number: int) -> None:
+        """Forget a segment."""
+        ...
+
+
+class Memory:
+    """A store in memory, for batch runs and tests."""
+
+    def __init__(self) -> None:
+        self._meta: bytes | None = None
+        self.segments: dict[int, bytes] = {}
+
+    def meta(self) -> bytes | None:
+        """The meta blob."""
+        return self._meta
+
+    def set_meta(self, data: bytes) -> None:
+        """Replace it."""
+        self._meta = data
+
+    def get(self, number: int) -> bytes:
+        """A segment."""
+        return self.segments[number]
+
+    def put(self, number: int, data: bytes) -> None:
+        """Write one."""
+        self.segments[number] = data
+
+    def remove(self, number: int) -> None:
+        """Forget one."""
+        del self.segments[number]
+
+
+class Directory(msgspec.Struct, array_like=True):
+    """Which segments a table has: for each the place it starts at (uint64), its number, rows and bytes (uint32 each).
+
+    ``next`` is the last number given, ``newest`` no less than the last place there is.
+    """
+
+    schema: bytes = b""
+    starts: bytes = b""
+    numbers: bytes = b""
+    rows: bytes = b""
+    sizes: bytes = b""
+    next: int = 0
+    newest: int = 0
+
+
+class Meta(msgspec.Struct):
+    """The meta blob. ``marks`` are what each origin has said last; ``mark`` is the least of them that was acted on.
+
+    ``schema`` is that of the rows that come, ``facts`` what admission remembers.
+    """
+
+    version: int = FORMAT
+    mark: int = NEVER
+    schema: bytes = b""
+    marks: dict[str, int] = {}
+    tables: dict[str, Directory] = {}
+    facts: dict[str, int] = {}
+
+    @classmethod
+    def read(cls, store: Store) -> Meta:
+        """Read it, or begin; a later version's is refused."""
+        data = store.meta()
+        if data is None:
+            return cls()
+        version = msgspec.msgpack.decode(data, type=_Version).version
+        if version != FORMAT:
+            raise CheckpointMismatch(
+                f"the state has format {version}, this version reads {FORMAT}", hint="pip install --upgrade millstream"
+            )
+        return msgspec.msgpack.decode(data, type=cls)
+
+    def write(self, store: Store) -> None:
+        """Write it."""
+        store.set_meta(msgspec.msgpack.encode(self))
+
+
+class _Version(msgspec.Struct):
+    version: int

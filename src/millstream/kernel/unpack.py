@@ -1,0 +1,92 @@
+"""What reaches the end of the chain, sorted: each view's changes, the rejects, the counts, and what kernels keep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+import polars as pl
+
+from millstream.kernel.admit import Count
+from millstream.kernel.chunk import WEIGHT, Chunk, Kind, from_bytes, one_frame
+from millstream.kernel.host import Held, kernel_of
+from millstream.kernel.kernel import State
+from millstream.kernel.state import NEVER, Memory, Meta
+from millstream.plan.chain import ORIGIN, SINK, Chain, Port
+
+
+@dataclass
+class Arrived:
+    """One batch at the sink; ``changes`` are raw columns and a weight, for each view that changed."""
+
+    changes: dict[str, pl.DataFrame] = field(default_factory=dict)
+    rejects: list[pl.DataFrame] = field(default_factory=list)
+    counts: list[Count] = field(default_factory=list)
+    held: list[Held] = field(default_factory=list)
+
+
+def unpack(chain: Chain, chunks: Iterable[Chunk]) -> Arrived:
+    """Sort the chunks of one batch; several counts of one partition become one."""
+    arrived = Arrived()
+    views: dict[int, list[bytes]] = {}
+    counts: dict[tuple[str, int], Count] = {}
+    for chunk in chunks:
+        match chunk.kind:
+            case Kind.CHANGES:
+                views.setdefault(chunk.target, []).append(chunk.data)
+            case Kind.REJECT:
+                arrived.rejects.append(from_bytes(chunk.data))
+            case Kind.COUNT:
+                count = msgspec.msgpack.decode(chunk.data, type=Count)
+                place = count.topic, count.partition
+                counts[place] = _add(counts[place], count) if place in counts else count
+            case Kind.STATE:
+                arrived.held.append(msgspec.msgpack.decode(chunk.data, type=Held))
+    arrived.counts = list(counts.values())
+    for output in chain.outputs:
+        if output.number in views:
+            rows = one_frame(views[output.number])
+            if WEIGHT not in rows.columns:
+                rows = rows.with_columns(pl.lit(1, pl.Int64).alias(WEIGHT))
+            arrived.changes[output.name] = rows
+    return arrived
+
+
+def _add(one: Count, other: Count) -> Count:
+    summed = {
+        name: getattr(one, name) + getattr(other, name)
+        for name in ("records", "admitted", "late", "duplicate", "future", "malformed", "wild", "heartbeats")
+    }
+    appended = max(filter(None, (one.appended, other.appended)), default=None)
+    return msgspec.structs.replace(one, next=max(one.next, other.next), appended=appended, **summed)
+
+
+def raw_schemas(chain: Chain, feeds: Mapping[int, pl.Schema]) -> dict[str, pl.Schema]:
+    """The raw columns and types of each view, from the types of the feeds' expressions: kernels run over no rows at all."""
+    inputs: dict[int, pl.DataFrame] = {}
+    made: dict[int, pl.DataFrame] = {}
+    for feed in chain.feeds:
+        columns = {each.name: feeds[feed.number][each.name] for each in feed.expressions}
+        origin = {ORIGIN[0]: pl.String(), ORIGIN[1]: pl.Int32(), ORIGIN[2]: pl.Int64(), "_deleted": pl.Boolean()}
+        made[feed.number] = pl.DataFrame(schema={**columns, **origin})
+        _reach(feed.ports, made[feed.number], inputs)
+    for operator in sorted(chain.operators, key=lambda each: each.stage):
+        rows = inputs[operator.number]
+        state = State(Memory(), Meta(), NEVER, NEVER, rows.schema)
+        changes = kernel_of(operator.spec).step(state, rows)
+        assert changes is not None  # noqa: S101
+        _reach(operator.ports, changes, inputs)
+    schemas = {}
+    for output in chain.outputs:
+        columns = {name: inputs[output.number].schema[name] for name in output.columns}
+        origin = {name: inputs[output.number].schema[name] for name in ORIGIN} if output.append else {}
+        schemas[output.name] = pl.Schema({**columns, **origin})
+    return schemas
+
+
+def _reach(ports: Iterable[Port], rows: pl.DataFrame, inputs: dict[int, pl.DataFrame]) -> None:
+    for port in ports:
+        extra = [name for name in (*ORIGIN, "_deleted") if name in rows.columns]
+        columns = [pl.col(here).alias(there) for there, here in port.columns]
+        inputs[port.target] = rows.select(*columns, *(extra if port.stage == SINK or "_deleted" in extra else []))

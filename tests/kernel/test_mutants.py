@@ -1,0 +1,153 @@
+"""Planted bugs: each changes one line of a kernel, and the check of that mechanism must notice.
+
+A check that no bug can fail proves nothing. A mutant is a function with some text replaced; if the text is no longer
+there, the test says so. The example that shows the bug must pass without it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+from types import FunctionType
+from typing import Any
+
+import pytest
+from tests.kernel import test_admit, test_changelog, test_reduce, test_segment
+
+from millstream.errors import PipelineError
+from millstream.kernel import admit, chunk, integers, kernel, measures, segment
+from millstream.kernel.changelog import ChangelogKernel
+from millstream.kernel.host import Host
+from millstream.kernel.measures import Linear
+from millstream.kernel.reduce import ReduceKernel
+from millstream.kernel.segment import Table
+from millstream.plan.nodes import Aggregation
+
+SEEDS = 12
+
+verdicts = test_admit.check_verdicts
+routed = partial(verdicts, late="route")
+corrected = partial(verdicts, late="correct")
+upserts = test_changelog.check_table
+places = test_segment.check_place
+expiry = test_segment.check_expiry
+windows = test_reduce.check_windows
+amended = partial(windows, late="correct")
+
+
+def groups(*names: str, **options: Any) -> Callable[[Random], None]:
+    """The check of groups with these aggregates of the usual ones."""
+    chosen = tuple(each for each in test_reduce.EVERYTHING if each.name in names)
+    return partial(test_reduce.check_groups, measures=chosen, **options)
+
+
+def small_segments(chance: Random) -> None:
+    """The check of a table, with segments of a few rows."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(segment, "LIMIT", 1024)
+        test_segment.check_table(chance)
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A function with ``old`` replaced by ``new``, and the check that must fail then."""
+
+    name: str
+    function: Any
+    old: str
+    new: str
+    check: Callable[[Random], None]
+    raises: type[Exception] = AssertionError
+    seed: int = 0
+    """Where to begin: examples before it are known not to show the bug."""
+
+
+MUTANTS = [
+    # admission
+    Mutant("the watermark is a record behind", admit.judge, "met, watermark = highest[:-1]", "met, watermark = np.append(highest[:1], highest[:-2])", verdicts, seed=1),
+    Mutant("the delay counts twice", admit.judge, "times - micros(time.delay)", "times - 2 * micros(time.delay)", verdicts),
+    Mutant("the future moves the watermark", admit.judge, "np.where(codes == ADMITTED, times", "np.where(codes != DUPLICATE, times", verdicts),
+    Mutant("lateness is not allowed", admit.judge, "met - micros(time.lateness)", "met", corrected),
+    Mutant("heartbeats are not heard", admit.judge, "np.where(beat, rows", "np.where(beat & False, rows", verdicts),
+    Mutant("what is malformed moves the watermark", admit.judge, "raised = np.where(bad, NEVER, raised)", "pass", verdicts, seed=6),
+    Mutant("the last number again is no repeat", admit.judge, "numbers <= seen", "numbers < seen", verdicts),
+    Mutant("every batch starts without a watermark", admit.admit, 'before = meta.facts.get("watermark", NEVER)', "before = NEVER", verdicts),
+    Mutant("numbers of earlier batches are forgotten", admit._sequences, 'pl.max_horizontal("_kept", running.fill_null(NEVER))', "running.fill_null(NEVER)", verdicts),
+    Mutant("numbers within a batch are forgotten", admit._sequences, "running.fill_null(NEVER))", "pl.lit(NEVER))", verdicts),
+    Mutant("the side view gets every reject", admit.outcome, "rows.filter(codes == LATE)", "rows.filter(codes != ADMITTED)", routed),
+    # segments
+    Mutant("a split loses the last row", Table._write, "batch.slice(low, end - low)", "batch.slice(low, end - low - (index > 0))", small_segments),
+    Mutant("a place is cut apart", segment._cuts, "np.unique(np.searchsorted(places, wanted))", "np.unique(np.arange(count) * len(places) // count)", places),
+    Mutant("a merge drops the neighbour", Table.save, "places, self._starts[last + 1])) if more", "places, self._starts[last])) if more", small_segments),
+    Mutant("segments that are done with stay", Table._write, "for number in old:", "for number in ():", small_segments),
+    Mutant("what lies before the first segment has no home", Table._keep, "starts[0] = 0", "pass", small_segments, seed=2),
+    Mutant("a number is given twice", Table._next, "self._known.next += 1", "self._known.next |= 1", small_segments),
+    Mutant("everything is read", Table.load, "wanted[self._at(places)] = True", "wanted[:] = True", small_segments),
+    Mutant("nothing ever splits", segment._cuts, "sizes.max() > limit", "False", test_segment.check_growth),
+    Mutant("nothing ever merges", segment._cuts, "len(sizes) > 1 and", "False and", test_segment.check_growth),
+    Mutant("a span ends with the first place of its last second", Table.load, "first_place(span[1]) | _LOW", "first_place(span[1])", test_segment.check_span),
+    Mutant("expiry is a second early", Table.expire, "first_place(micros)", "first_place(micros + _SECOND)", expiry),
+    Mutant("nothing expires", Table.expire, "if gone:", "if False:", windows),
+    Mutant("an emptied run of segments fails", Table._write, "strict=False", "strict=True", upserts, raises=ValueError, seed=11),
+    # changelog
+    Mutant("the first upsert of a batch counts", ChangelogKernel.step, 'keep="last"', 'keep="first"', upserts),
+    Mutant("upserts count in the order they arrive", ChangelogKernel.step, 'rows.sort("_offset")', "rows", upserts),
+    Mutant("tombstones are rows", ChangelogKernel.step, 'exists = ~both["_deleted"]', "exists = had | True", upserts),
+    Mutant("an update takes nothing back", ChangelogKernel.step, "gone = had & changed if", "gone = had & ~exists if", partial(upserts, key=())),
+    Mutant("a null is like anything", kernel.differing, "both[name].ne_missing(both", "(both[name] != both", upserts),
+    # reductions
+    Mutant("weights are ignored", Linear._delta, "weighted = WEIGHT in rows.columns", "weighted = False", groups("n", table=True)),
+    Mutant("what was there is forgotten", Linear.combine, '+ pl.col(f"{name}_b").fill_null(0)', "", groups("n", "sum_i")),
+    Mutant("the least is the greatest", Linear.combine, "new < old", "new > old", groups("min_i")),
+    Mutant("NaN and the infinities of before are forgotten", Linear.combine, 'f"{name}_f_rest", f"{name}_f_rest_b"', 'f"{name}_f_rest"', groups("sum_f")),
+    Mutant("distinct values are counted batch by batch", ReduceKernel._count_distinct, 'pl.col(f"{ROWS}_b").fill_null(0))', 'pl.lit(0, pl.Int64).alias(f"{ROWS}_b"))', groups("distinct_i")),
+    Mutant("nothing is taken back", ReduceKernel.step, "gone = had & changed if", "gone = had & ~exists if", groups("n", "list_f")),
+    Mutant("a group that is empty stays", ReduceKernel.step, "exists = touched[ROWS] > 0", "exists = touched[ROWS] >= 0", groups("n", table=True)),
+    Mutant("a bag is looked at only where values came", ReduceKernel._bag, "table.load(places, closing)", "table.load(came[PLACE].to_numpy(), closing)", groups("set_s", "s_of_least_f"), seed=4),
+    Mutant("two equal aggregates fill one bag twice", measures.bags, "_distinct(", "list(", partial(test_reduce.check_groups, measures=test_reduce.TWICE[:2])),
+    Mutant("a list has each value once", measures.look, "repeat_by(pl.col(ROWS))", "repeat_by(pl.lit(1))", groups("list_f"), seed=6),
+    Mutant("the last is the first", measures.best, 'bag.function == "max_by"', "False", groups("f_of_last")),
+    Mutant("NaN is no greatest", measures._extreme, "column.nan_max() if dtype.is_float() else column.max()", "column.max()", groups("max_f"), seed=8),
+    Mutant("a mean needs a sum that is a long", Linear._whole_sum, 'measure.function == "avg"', "False", partial(test_reduce.check_groups, measures=(Aggregation("a", "avg", ("i",)),), integers=test_reduce.HUGE), raises=PipelineError),
+    Mutant("sums do not carry", integers.carry, "high += low >> bits", "high += 0", groups("sum_i", integers=test_reduce.HUGE), seed=6),
+    # windows and marks
+    Mutant("a window closes a window late", ReduceKernel.step, "(ends <= state.after)", "(ends + (self.spec.size or 0) <= state.after)", windows, seed=1),
+    Mutant("a window closes again and again", ReduceKernel.step, "(ends > state.before) & ", "", amended, seed=1),
+    Mutant("open windows are shown", ReduceKernel.step, "changed = changed & (ends <= state.before)", "pass", windows),
+    Mutant("closed windows are not amended", ReduceKernel.step, "changed = changed & (ends <= state.before)", "changed = changed & False", amended, seed=1),
+    Mutant("windows that got no rows do not close", ReduceKernel._closing, "return state.before + self.spec.lateness", "return state.after + self.spec.lateness", windows),
+    Mutant("state goes before lateness is over", ReduceKernel._expire, "expire(state.after)", "expire(state.after + self.spec.lateness)", partial(amended, keys=()), seed=2),
+    Mutant("the mark is that of the fastest partition", Host._mark, "return min(", "return max(", windows),
+    Mutant("the mark is forgotten", Host._run_kernel, "meta.mark = after", "meta.mark = before", amended, seed=1),
+    # between stages
+    Mutant("rows are dealt out whatever their key", chunk.send, "(hash_columns([rows[name] for name in port.spread]) % port.buckets)", "(np.arange(rows.height) % port.buckets)", groups("n")),
+    Mutant("rows of no columns are no rows", chunk.send, "if not port.columns and not extra:", "if False:", groups("n", keys=())),
+    Mutant("a condition is not asked", chunk.send, "rows = rows.filter(pl.col(port.keep))", "pass", test_changelog.check_counted),
+]  # fmt: skip
+
+
+def mutated(mutant: Mutant) -> FunctionType:
+    source = textwrap.dedent(inspect.getsource(mutant.function))
+    assert source.count(mutant.old) == 1, f"{mutant.old!r} is there {source.count(mutant.old)} times; expected once"
+    made: dict[str, Any] = {}
+    exec(compile(source.replace(mutant.old, mutant.new), "mutant", "exec"), mutant.function.__globals__, made)
+    return made[mutant.function.__name__]  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_planted_bug_is_found(mutant: Mutant) -> None:
+    for seed in range(mutant.seed, mutant.seed + SEEDS):
+        with pytest.MonkeyPatch.context() as patch:
+            # The code, not the name: others have imported the function already.
+            patch.setattr(mutant.function, "__code__", mutated(mutant).__code__)
+            try:
+                mutant.check(Random(seed))
+            except mutant.raises:
+                break
+    else:
+        pytest.fail(f"no example of {SEEDS} shows that {mutant.name}")
+    mutant.check(Random(seed))
