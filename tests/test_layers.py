@@ -16,13 +16,15 @@ ROOT = Path(__file__).parent.parent
 SRC = ROOT / "src"
 
 LAYERS = (
-    "version", "errors", "event", "failpoint", "codec", "config", "log", "spark", "testing", "bench", "doctor", "cli",
+    "version", "errors", "event", "failpoint", "codec", "config", "fork", "database", "log",
+    "plan", "kernel", "sink", "view", "pipeline", "load", "spark",
+    "runtime", "testing", "bench", "doctor", "cli",
 )  # fmt: skip
 LOG = (
-    "contract", "partitioner", "fork", "store", "batch", "sequence", "group", "queue", "clean", "archive", "reader", "sqlite",
+    "contract", "partitioner", "store", "batch", "sequence", "group", "queue", "clean", "archive", "reader", "sqlite",
     "kafka_client", "kafka_write", "kafka", "kafka_read", "kafka_share", "producer", "lag",
 )  # fmt: skip
-PURE = ("version", "errors", "event", "failpoint", "codec", "config", "log")
+PURE = LAYERS[: LAYERS.index("spark")]
 
 
 class Import(NamedTuple):

@@ -15,9 +15,11 @@ import pytest
 
 from millstream.codec import Avro, Json, Text
 from millstream.errors import ConfigError, PlanError, ViewError, ViewStoreUnavailable
-from millstream.pipeline import Clock, Pipeline, load_pipeline
+from millstream.load import load_pipeline
+from millstream.pipeline import Pipeline
 from millstream.plan.nodes import Column, EventTime, Sequence, Source
 from millstream.plan.relation import Relation, tumbling
+from millstream.plan.source import Clock
 from millstream.sink import open_sink
 from millstream.sink.contract import Batch, Target
 
@@ -147,8 +149,9 @@ def test_a_view_knows_its_key_and_its_store() -> None:
     assert countries.columns == ("country", "people")
     clicks = made.streams["clicks"]
     assert made.view("all_clicks", clicks).key == ()
-    assert made.view("elsewhere", clicks, to="sqlite:x.db", key=("PAGE", "user_id")).to == "sqlite:x.db"
-    assert made.views["elsewhere"].key == ("page", "user_id")
+    users = made.tables["users"]
+    assert made.view("elsewhere", users, to="sqlite:x.db", key=("NAME", "id")).to == "sqlite:x.db"
+    assert made.views["elsewhere"].key == ("name", "id")
     assert made.view("without", made.tables["users"], key=()).key == ()
 
 
@@ -209,7 +212,10 @@ class Wrong:
         (lambda w: Pipeline("other").view("v", w.clicks), "view v: stream clicks (at ", ""),
         (lambda w: w.p.view("v", w.clicks, emit="never"), 'expected emit to be "changes" or "final"; found \'never\'', ""),
         (lambda w: w.p.view("v", w.clicks, emit="final"), "there is no window", "tumbling"),
-        (lambda w: w.p.view("v", w.clicks, key="pagee"), "view v: key: no column pagee", "did you mean page?"),
+        (lambda w: w.p.view("v", w.users, key="nam"), "view v: key: no column nam", "did you mean name?"),
+        (lambda w: w.p.view("v", w.clicks, key="page"), "view v: its rows are told apart by where in the log", "group_by"),
+        (lambda w: w.p.stream("s", CLICK, topic="clicks"), "stream s: topic clicks is stream clicks already", "use clicks"),
+        (lambda w: w.p.table("t", CLICK, key="page", topic="users"), "table t: topic users is table users already", ""),
         (lambda w: w.p.view("v", w.users.select("name"), key="id"), "view v: key: no column id; there are name", ""),
     ],
 )  # fmt: skip

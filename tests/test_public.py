@@ -17,3 +17,16 @@ def test_the_public_names_are_sorted_and_all_there() -> None:
 def test_spark_is_not_loaded_until_it_is_needed() -> None:
     code = "import sys, millstream; assert 'pyspark' not in sys.modules; millstream.read_batch; assert 'pyspark' in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_defining_a_pipeline_loads_neither_spark_nor_arrow() -> None:
+    code = """
+import sys, millstream
+heavy = {"pyspark", "pyarrow", "polars", "pandas", "sqlglot"}
+assert not heavy & set(sys.modules), heavy & set(sys.modules)
+shop = millstream.Pipeline("shop")
+clicks = shop.stream("clicks", "page string, at timestamp", time="at")
+shop.view("per_minute", clicks.group_by(millstream.tumbling("at", "1 minute")).agg(n="count(*)"))
+assert heavy & set(sys.modules) == {"sqlglot"}, heavy & set(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

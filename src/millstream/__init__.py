@@ -1,7 +1,7 @@
 """Millstream: streams, tables and time on Spark.
 
-What is here can be relied on; everything else may move. Names that need Spark or Arrow are loaded when first used, so that
-the log can be used without them.
+What is here can be relied on; everything else may move. Names that need Spark, Arrow or a SQL parser are loaded when first
+used, so that the log can be used without them.
 """
 
 from __future__ import annotations
@@ -19,37 +19,64 @@ from millstream.log.producer import Buffer, Producer
 from millstream.version import __version__
 
 if TYPE_CHECKING:
+    from millstream.load import load_pipeline
     from millstream.log.archive import Archive
+    from millstream.pipeline import Pipeline
+    from millstream.plan.relation import Relation, tumbling
+    from millstream.plan.source import Clock
+    from millstream.runtime.run import Progress, run
+    from millstream.runtime.verify import Verified, verify
     from millstream.spark.read import read_batch, read_stream
     from millstream.spark.session import spark_session
+    from millstream.view import View
 
 __all__ = [
     "Archive",
     "Avro",
     "Buffer",
+    "Clock",
     "Event",
     "Json",
     "Log",
     "MillstreamError",
+    "Pipeline",
     "Producer",
+    "Progress",
     "QueueSettings",
     "Record",
+    "Relation",
     "Text",
     "TopicPartition",
     "TopicSettings",
+    "Verified",
+    "View",
     "__version__",
     "lag",
+    "load_pipeline",
     "open_log",
     "read_batch",
     "read_stream",
+    "run",
     "spark_session",
+    "tumbling",
+    "verify",
 ]
 
 _LATER = {
     "Archive": "millstream.log.archive",
+    "Clock": "millstream.plan.source",
+    "Pipeline": "millstream.pipeline",
+    "Progress": "millstream.runtime.run",
+    "Relation": "millstream.plan.relation",
+    "Verified": "millstream.runtime.verify",
+    "View": "millstream.view",
+    "load_pipeline": "millstream.load",
     "read_batch": "millstream.spark.read",
     "read_stream": "millstream.spark.read",
+    "run": "millstream.runtime.run",
     "spark_session": "millstream.spark.session",
+    "tumbling": "millstream.plan.relation",
+    "verify": "millstream.runtime.verify",
 }
 
 

@@ -25,7 +25,10 @@ COMMANDS = {
     "groups": "groups",
     "lag": "lag",
     "produce": "produce",
+    "run": "run",
     "topics": "topics",
+    "verify": "verify",
+    "views": "views",
 }
 """Command → module; loaded when named, so that ``--help`` does not wait for Spark or Kafka."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from millstream.bench import Result, report
 from millstream.cli.output import json_option, show, stderr, to_json
 
 
@@ -34,14 +35,45 @@ def log(only: str | None, scale: float, as_json: bool) -> None:
       millstream bench log
       millstream bench log --only append,read --json
     """
-    from millstream.bench import report
     from millstream.bench.log import NAMES, run
 
-    names = tuple(only.split(",")) if only else NAMES
-    if unknown := set(names) - set(NAMES):
-        raise click.UsageError(f"--only: found {', '.join(sorted(unknown))}, expected some of {', '.join(NAMES)}")
+    names = _chosen(only, NAMES)
     with stderr().status("") as status:
         results = list(run(names, scale, status.update))
+    _print(results, as_json)
+
+
+@command.command("engine")
+@click.option(
+    "--only",
+    metavar="NAMES",
+    help="Only these, by comma: reduce, distinct, keys_growth, state_growth, checkpoint_bytes, delay_p50, delay_p99, start.",
+)
+@click.option(
+    "--scale",
+    type=click.FloatRange(0.001, 10),
+    default=1.0,
+    show_default=True,
+    help="Measure less (or more) of everything.",
+)
+@json_option
+def engine(only: str | None, scale: float, as_json: bool) -> None:
+    """Measure pipelines: JSON records in the log to a view, beside plain Structured Streaming. Takes some ten minutes.
+
+    \b
+    Examples:
+      millstream bench engine
+      millstream bench engine --only reduce,start --json
+    """
+    from millstream.bench.engine import NAMES, measure
+
+    names = _chosen(only, NAMES)
+    with stderr().status("") as status:
+        results = list(measure(names, scale, status.update))
+    _print(results, as_json)
+
+
+def _print(results: list[Result], as_json: bool) -> None:
     if as_json:
         click.echo(to_json(report(results)))
         return
@@ -55,3 +87,10 @@ def log(only: str | None, scale: float, as_json: bool) -> None:
         "against": "AGAINST",
     }
     show(rows, columns, as_json=False)
+
+
+def _chosen(only: str | None, names: tuple[str, ...]) -> tuple[str, ...]:
+    chosen = tuple(only.split(",")) if only else names
+    if unknown := set(chosen) - set(names):
+        raise click.UsageError(f"--only: found {', '.join(sorted(unknown))}, expected some of {', '.join(names)}")
+    return chosen

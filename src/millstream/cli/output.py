@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import base64
+import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 import msgspec
@@ -20,6 +22,9 @@ from millstream import config
 from millstream.errors import ConfigError
 from millstream.event import Record
 from millstream.log import Log, open_log
+
+if TYPE_CHECKING:
+    from millstream.pipeline import Pipeline
 
 F = TypeVar("F", bound=Callable[..., Any])
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
@@ -58,6 +63,41 @@ def opened(log_url: str | None, *, create: bool = False) -> Log:
     """The log that flags and settings name. Only commands that write make a missing embedded one."""
     chosen = settings()
     return open_log(log_url or chosen.log, create=create, kafka=chosen.kafka)
+
+
+def opened_pipeline(file: str, log_url: str | None) -> Pipeline:
+    """The pipeline of a file, with what flags say of its log and settings say of Kafka."""
+    from millstream.load import load_pipeline
+
+    pipeline = load_pipeline(file)
+    given = click.get_current_context().find_root().obj or {}
+    pipeline.log = log_url or given.get("log") or pipeline.log
+    pipeline.kafka = pipeline.kafka or settings().kafka
+    return pipeline
+
+
+@contextmanager
+def quiet_spark(pipeline: Pipeline) -> Iterator[None]:
+    """Let Spark and its workers write to ``spark.log`` beside the checkpoint: what matters comes as an error of ours.
+
+    With ``--debug`` they write to the terminal.
+    """
+    if "--debug" in sys.argv or os.environ.get("MILLSTREAM_DEBUG"):
+        yield
+        return
+    path = Path(f"{pipeline.checkpoint}.spark.log").absolute()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    kept = os.dup(2)
+    with path.open("ab") as file:
+        os.dup2(file.fileno(), 2)  # for the processes that we start; our own consoles get the old one
+    before, sys.stderr = sys.stderr, os.fdopen(os.dup(kept), "w", buffering=1)
+    try:
+        yield
+    finally:
+        sys.stderr.close()
+        sys.stderr = before
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def show(rows: Sequence[Any], columns: Mapping[str, str], *, as_json: bool, empty: str = "none") -> None:

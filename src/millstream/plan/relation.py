@@ -197,6 +197,13 @@ def has_window(node: Node) -> bool:
     return False
 
 
+def has_aggregate(node: Node) -> bool:
+    """Whether there is an aggregate anywhere in it."""
+    while not isinstance(node, Source | Aggregate):
+        node = node.input
+    return isinstance(node, Aggregate)
+
+
 def _is_column(sql: str, name: str) -> bool:
     return (expression.plain_column(sql) or "").lower() == name.lower()
 

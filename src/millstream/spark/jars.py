@@ -30,6 +30,8 @@ _OLDER_CONNECTOR = (
     "org.apache.commons:commons-pool2:2.12.0",
 )
 """What our tests pass with on Spark 4.3.0, part by part, for registries that do not have the connector of that release."""
+_AVRO = "org.apache.spark:spark-avro_2.13"
+_OLDER_AVRO = (f"{_AVRO}:4.0.1",)
 
 
 def resolve(coordinate: str, *, alone: bool = False) -> list[Path]:
@@ -50,16 +52,25 @@ def resolve(coordinate: str, *, alone: bool = False) -> list[Path]:
 
 def spark_kafka_jars() -> list[Path]:
     """Return what Spark needs to read and write Kafka, beyond what its wheel has."""
+    return _of_this_release(_CONNECTOR, _OLDER_CONNECTOR)
+
+
+def spark_avro_jars() -> list[Path]:
+    """Return what Spark needs to read Avro, beyond what its wheel has."""
+    return _of_this_release(_AVRO, _OLDER_AVRO)
+
+
+def _of_this_release(part_of_spark: str, older_parts: tuple[str, ...]) -> list[Path]:
     present = {_artifact(jar) for jar in (spark_folder() / "jars").glob("*.jar")}
-    exact = f"{_CONNECTOR}:{version_of('pyspark')}"
-    older = all(_folder(part, alone=True).exists() for part in _OLDER_CONNECTOR)
+    exact = f"{part_of_spark}:{version_of('pyspark')}"
+    older = all(_folder(part, alone=True).exists() for part in older_parts)
     try:
         if older and not _folder(exact).exists():
             raise MachineError(f"{exact} was not to be had before")  # do not ask the network at every start
         jars = resolve(exact)
     except MachineError as error:
         try:
-            jars = [jar for part in _OLDER_CONNECTOR for jar in resolve(part, alone=True)]
+            jars = [jar for part in older_parts for jar in resolve(part, alone=True)]
         except MachineError:
             raise error from None
     return [jar for jar in jars if _artifact(jar) not in present]

@@ -140,6 +140,7 @@ def environment(java: Java | None = None) -> dict[str, str]:
         "JAVA_HOME": str(launcher(java or find_java())),
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "POLARS_MAX_THREADS": "1",  # of each worker: Spark itself gives every core a task
     }
 
 

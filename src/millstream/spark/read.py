@@ -49,9 +49,9 @@ def read_stream(
     if limit is not None:
         reader = reader.option("maxOffsetsPerTrigger", limit)
     if log.startswith("sqlite:"):
-        _check_local(spark, log)
+        check_local(spark, log)
         spark.dataSource.register(MillstreamSource)
-        reader = reader.format("millstream").options(log=_absolute(log), subscribe=",".join(names))
+        reader = reader.format("millstream").options(log=absolute(log), subscribe=",".join(names))
         if archive is not None:
             reader = reader.option("archive", str(Path(archive).absolute()))
         return reader.option("group", group or "").load()
@@ -77,9 +77,9 @@ def read_batch(
     names = [topics] if isinstance(topics, str) else list(topics)
     reader = spark.read.options(**_start(log, names, start, kafka))
     if log.startswith("sqlite:"):
-        _check_local(spark, log)
+        check_local(spark, log)
         spark.dataSource.register(MillstreamSource)
-        reader = reader.format("millstream").options(log=_absolute(log), subscribe=",".join(names))
+        reader = reader.format("millstream").options(log=absolute(log), subscribe=",".join(names))
         return (reader if archive is None else reader.option("archive", str(Path(archive).absolute()))).load()
     if archive is None:
         return _columns(_kafka(reader.format("kafka"), log, names, kafka or {}).load())
@@ -139,12 +139,13 @@ def to_json(offsets: Mapping[str, Mapping[int, int]]) -> str:
     return json.dumps({topic: {str(p): offset for p, offset in found.items()} for topic, found in offsets.items()})
 
 
-def _absolute(log: str) -> str:
+def absolute(log: str) -> str:
     """The address as seen from here: Spark's Python processes have the folder that the JVM was started in."""
     return f"sqlite:{Path(log.removeprefix('sqlite:')).absolute()}"
 
 
-def _check_local(spark: SparkSession, log: str) -> None:
+def check_local(spark: SparkSession, log: str) -> None:
+    """Refuse an embedded log on a cluster: its file is on this machine."""
     master = spark.conf.get("spark.master", "local")
     if master and not master.startswith("local"):
         raise ConfigError(
@@ -152,14 +153,18 @@ def _check_local(spark: SparkSession, log: str) -> None:
         )
 
 
-def _kafka(reader: Any, log: str, topics: Sequence[str], settings: Mapping[str, str]) -> Any:
+def kafka_options(log: str, settings: Mapping[str, str]) -> dict[str, str]:
+    """Options of Spark's Kafka source, without the topics."""
     options = {
         "kafka.bootstrap.servers": log.removeprefix("kafka://").rstrip("/"),
         "kafka.isolation.level": "read_committed",
-        "subscribe": ",".join(topics),
         "includeHeaders": "true",
     }
-    return reader.options(**options, **{f"kafka.{name}": value for name, value in java_settings(settings).items()})
+    return options | {f"kafka.{name}": value for name, value in java_settings(settings).items()}
+
+
+def _kafka(reader: Any, log: str, topics: Sequence[str], settings: Mapping[str, str]) -> Any:
+    return reader.options(subscribe=",".join(topics), **kafka_options(log, settings))
 
 
 def java_settings(settings: Mapping[str, str]) -> dict[str, str]:

@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 from millstream.errors import SparkError
 from millstream.spark import java
-from millstream.spark.jars import spark_kafka_jars
+from millstream.spark.jars import spark_avro_jars, spark_kafka_jars
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SETTINGS = {
+    "spark.python.daemon.module": "millstream.spark.daemon",
+    "spark.python.authenticate.socketTimeout": "60s",  # a worker that starts on a busy machine may need more than 15 s
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
     "spark.sql.session.timeZone": "UTC",
@@ -49,7 +51,9 @@ appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = %p %c{1}: %replace{%m}{[\\r\\n][\\s\\S]*}{}%n%ex{0}
 """
 
-_KAFKA_SOURCE = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
+_KAFKA = ("Kafka connector", "kafka", "org.apache.spark.sql.kafka010.KafkaSourceProvider")
+_AVRO = ("Avro", "avro", "org.apache.spark.sql.avro.AvroDataToCatalyst")
+"""What Spark's wheel lacks: its name, what it is called here, and a class of it."""
 
 _own: SparkSession | None = None
 _own_jvm = False
@@ -61,11 +65,12 @@ def spark_session(
     settings: Mapping[str, str] | None = None,
     master: str | None = None,
     kafka: bool = False,
+    avro: bool = False,
 ) -> SparkSession:
     """Return the session that is active, as it is, or start one.
 
-    ``settings`` come after ours and win. ``kafka`` adds Spark's Kafka connector, which Spark can take only when it
-    starts: if a session is active without it, that is an error.
+    ``settings`` come after ours and win. ``kafka`` adds Spark's Kafka connector and ``avro`` its Avro, which Spark can take
+    only when it starts: if a session is active without what is asked for, that is an error.
     """
     global _own, _own_jvm
     from pyspark import SparkContext
@@ -73,25 +78,24 @@ def spark_session(
 
     if SparkContext._active_spark_context is not None or SparkSession.getActiveSession() is not None:
         session = SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
-        if kafka:
-            _require_kafka(session)
+        require(session, kafka=kafka, avro=avro)
         return session
 
-    chosen = _settings(master or "local[*]", settings or {}, kafka)
+    added = [*(spark_kafka_jars() if kafka else ()), *(spark_avro_jars() if avro else ())]
+    chosen = _settings(master or "local[*]", settings or {}, added)
     builder = SparkSession.builder.appName(app_name).master(master or "local[*]")
     for name, value in chosen.items():
         builder = builder.config(name, value)
     found = java.find_java()
     _own_jvm = _own_jvm or SparkContext._gateway is None
     try:
-        with _variables(java.environment(found), local=_is_local(master)):
+        with _variables(java.environment(found), local=is_local(master)):
             _own = builder.getOrCreate()
     except Exception as error:
         stop_session()
         raise SparkError(f"Spark did not start: {_cause(error)}", hint="run: millstream doctor") from error
     java.archive_later(found)
-    if kafka:
-        _require_kafka(_own)  # a JVM that is left of an earlier session has only the jars of that one
+    require(_own, kafka=kafka, avro=avro)  # a JVM that is left of an earlier session has only the jars of that one
     return _own
 
 
@@ -147,14 +151,14 @@ def train() -> None:
             raise SparkError(f"the JVM ended with {code}, so what it wrote may not be complete")
 
 
-def _settings(master: str, chosen: Mapping[str, str], kafka: bool) -> dict[str, str]:
+def _settings(master: str, chosen: Mapping[str, str], added: list[Path]) -> dict[str, str]:
     settings = dict(SETTINGS)
-    if _is_local(master):
+    if is_local(master):
         settings["spark.driver.bindAddress"] = settings["spark.driver.host"] = "127.0.0.1"
         settings["spark.sql.shuffle.partitions"] = str(os.cpu_count() or 1)
     settings.update(chosen)
-    if kafka:
-        jars = [*filter(None, settings.get("spark.jars", "").split(",")), *map(str, spark_kafka_jars())]
+    if added:
+        jars = [*filter(None, settings.get("spark.jars", "").split(",")), *map(str, added)]
         settings["spark.jars"] = ",".join(jars)
     options = settings.get("spark.driver.extraJavaOptions", "")
     settings["spark.driver.extraJavaOptions"] = (
@@ -163,7 +167,8 @@ def _settings(master: str, chosen: Mapping[str, str], kafka: bool) -> dict[str, 
     return settings
 
 
-def _is_local(master: str | None) -> bool:
+def is_local(master: str | None) -> bool:
+    """Whether this master runs everything on this machine."""
     return master is None or master.startswith("local")
 
 
@@ -193,14 +198,16 @@ def _variables(wanted: Mapping[str, str], *, local: bool) -> Iterator[None]:
                 del os.environ[name]
 
 
-def _require_kafka(session: SparkSession) -> None:
+def require(session: SparkSession, *, kafka: bool, avro: bool) -> None:
+    """Refuse a session that lacks what it should have."""
     jvm = getattr(session, "_jvm", None)  # a Spark Connect client cannot look, and its server is not ours
-    if jvm is not None and not jvm.org.apache.spark.util.Utils.classIsLoadable(_KAFKA_SOURCE):
-        raise SparkError(
-            "the active Spark session has no Kafka connector, and a running one cannot take it",
-            hint="call spark_session(kafka=True) before any other session is made, or stop that one first;"
-            " in a session of your own, put the jars of millstream.spark.jars.spark_kafka_jars() into spark.jars",
-        )
+    for wanted, (name, option, its_class) in ((kafka, _KAFKA), (avro, _AVRO)):
+        if wanted and jvm is not None and not jvm.org.apache.spark.util.Utils.classIsLoadable(its_class):
+            raise SparkError(
+                f"the active Spark session has no {name}, and a running one cannot take it",
+                hint=f"call spark_session({option}=True) before any other session is made, or stop that one first;"
+                f" in a session of your own, put the jars of millstream.spark.jars.spark_{option}_jars() into spark.jars",
+            )
 
 
 def _cause(error: Exception) -> str:

@@ -4,7 +4,8 @@ Columns and option names are those of Spark's Kafka source: key, value, topic, p
 ``subscribe`` (topics, by comma), ``startingOffsets``, ``endingOffsets`` (batch), ``startingTimestamp``,
 ``maxOffsetsPerTrigger``, ``minPartitions``. Ours are ``log`` (the address), ``archive`` (a folder: offsets that have
 left the live log are read from there), ``group`` (the consumer group that shows the progress, ``spark-TOPIC`` unless
-named) and ``includeAppendTime``.
+named), ``includeAppendTime``, ``assign`` (JSON, topic → partitions: only these, even if the topic grows) and ``wholeAppends``
+(a limit never cuts an append in two: all partitions are cut at one append time).
 
 All partitions of a micro-batch are cut in one read transaction, so at the end of whole append batches unless a limit
 says otherwise. A range that is neither in the log nor in the archive is an error that names it, never a silent gap.
@@ -28,6 +29,7 @@ from millstream.event import TopicPartition, from_millis
 from millstream.log.archive import SCHEMA, Archive, to_arrow
 from millstream.log.contract import Bounds, check_offset
 from millstream.log.sqlite import SqliteLog
+from millstream.log.store import first_appended_after, records_table
 
 Offsets = dict[str, dict[str, int]]
 """Topic → partition (as text, for JSON) → the next offset to read; as in Spark's Kafka source."""
@@ -53,6 +55,8 @@ class Options:
     group: str
     archive: str | None
     append_time: bool
+    assign: str = ""
+    whole_appends: bool = False
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Options:
@@ -82,6 +86,8 @@ class Options:
             group=low.get("group") or f"spark-{'-'.join(names)}",
             archive=low.get("archive"),
             append_time=low.get("includeappendtime", "false").lower() == "true",
+            assign=low.get("assign", ""),
+            whole_appends=low.get("wholeappends", "false").lower() == "true",
         )
 
 
@@ -137,6 +143,11 @@ class _Planner:
     def bounds(self) -> dict[str, dict[int, Bounds]]:
         """What there is to read, the archive included."""
         bounds = self.log.snapshot(self.options.topics)
+        if self.options.assign:
+            chosen = json.loads(self.options.assign)
+            bounds = {
+                topic: {p: bound for p, bound in found.items() if p in chosen[topic]} for topic, found in bounds.items()
+            }
         for topic in self.options.topics:
             if archive := self.archive(topic):
                 for partition, bound in bounds[topic].items():
@@ -245,7 +256,40 @@ class StreamReader(_Planner, DataSourceStreamReader, SupportsTriggerAvailableNow
         """The end, or as far as the limit lets us, each partition getting its share of it."""
         self.commit(start)  # Spark asks only after it has finished what lies before, and commit() comes a batch late
         end = self._target or self.ends()
-        return cut(start, end, limit.max_rows) if isinstance(limit, ReadMaxRows) else end
+        if not isinstance(limit, ReadMaxRows):
+            return end
+        return (self._cut_at_append if self.options.whole_appends else cut)(start, end, limit.max_rows)
+
+    def _cut_at_append(self, start: Offsets, end: Offsets, limit: int) -> Offsets:
+        """Go at most ``limit`` records towards end, all partitions up to one append time; at least to the first."""
+        waiting = [(t, p, start.get(t, {}).get(p, 0), upto) for t, found in end.items() for p, upto in found.items()]
+        waiting = [place for place in waiting if place[2] < place[3]]
+        if sum(upto - first for *_, first, upto in waiting) <= limit:
+            return end
+        with self.log.store.read() as db:
+            tables = {topic: self.log.row(topic, db).id for topic in end}
+
+            def at(millis: int) -> list[int]:
+                return [
+                    first_appended_after(db, records_table(tables[topic], int(p)), first, upto, millis)
+                    for topic, p, first, upto in waiting
+                ]
+
+            def appended(topic: str, p: str, offset: int) -> int:
+                table = records_table(tables[topic], int(p))
+                found = db.execute(
+                    f"SELECT appended FROM {table} WHERE offset >= ? ORDER BY offset LIMIT 1", (offset,)
+                ).get
+                return int(found or 0)
+
+            low = min(appended(topic, p, first) for topic, p, first, _ in waiting)
+            high = max(appended(topic, p, upto - 1) for topic, p, _, upto in waiting)
+            while low < high:  # the latest time up to which there are no more than the limit
+                middle = (low + high + 1) // 2
+                count = sum(offset - first for offset, (_, _, first, _) in zip(at(middle), waiting, strict=True))
+                low, high = (middle, high) if count <= limit else (low, middle - 1)
+            reached = dict(zip(((topic, p) for topic, p, *_ in waiting), at(low), strict=True))
+        return {t: {p: reached.get((t, p), upto) for p, upto in found.items()} for t, found in end.items()}
 
     def reportLatestOffset(self) -> Offsets:  # noqa: N802
         """The end, for the lag in a query's progress."""

@@ -1,0 +1,385 @@
+"""The engine measured: JSON records in the log to a view in SQLite, beside plain Structured Streaming over the same records.
+
+Both sides read the same embedded log, with the same session, state store and sink; both are timed by Spark's own clock for
+a whole micro-batch, once warm.
+"""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import apsw
+import numpy as np
+
+from millstream.bench import Result
+from millstream.event import Event
+from millstream.kernel.host import Host
+from millstream.log import open_log
+from millstream.pipeline import Pipeline
+from millstream.runtime.run import chain_of, run
+from millstream.sink import open_sink
+from millstream.spark import stateful
+from millstream.spark.lower import decode
+from millstream.spark.records import batch_records
+from millstream.spark.session import spark_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+NAMES = (
+    "reduce", "distinct", "keys_growth", "state_growth", "checkpoint_bytes", "delay_p50", "delay_p99", "start",
+)  # fmt: skip
+ROUNDS = 3
+_SCHEMA = "k long, v long"
+_PARTITIONS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """One micro-batch: records, and seconds of the whole of it."""
+
+    records: int
+    seconds: float
+
+
+def measure(names: tuple[str, ...], scale: float, say: Callable[[str], None]) -> Iterator[Result]:
+    """Measure what is named, one after the other."""
+    spark = spark_session("millstream-bench")
+    with tempfile.TemporaryDirectory(prefix="millstream-bench-") as name:
+        folder = Path(name)
+        if {"reduce", "checkpoint_bytes", "keys_growth"} & set(names):
+            yield from _reduce(spark, folder / "reduce", scale, names, say)
+        if "distinct" in names:
+            yield from _distinct(spark, folder / "distinct", scale, say)
+        if "state_growth" in names:
+            yield from _state_growth(spark, folder / "state", scale, say)
+        if {"delay_p50", "delay_p99"} & set(names):
+            yield from _delay(spark, folder / "delay", scale, names, say)
+    if "start" in names:
+        with tempfile.TemporaryDirectory(prefix="millstream-bench-") as name:
+            yield _start(Path(name), say)
+
+
+# what is measured
+
+
+def _reduce(
+    spark: SparkSession, folder: Path, scale: float, names: tuple[str, ...], say: Callable[[str], None]
+) -> Iterator[Result]:
+    """Keyed count and sum over 100,000 keys; then over a million."""
+    batch, keys = max(1000, int(400_000 * scale)), max(100, int(100_000 * scale))
+    say(f"reduce: {batch:,} records a batch, {keys:,} keys")
+    log = _filled(folder, "events", (_events(batch, keys, round_) for round_ in range(ROUNDS + 2)))
+    writing: list[float] = []
+    ours = _timed(spark, lambda: _run(folder, log, "count(*)", "sum(v)", limit=batch, writing=writing))
+    size = _written(folder / "ours.checkpoint")
+    plain = _timed(spark, lambda: _plain(spark, folder, log, batch, _count_and_sum))
+    if "reduce" in names:
+        yield Result("reduce", _rate(ours), "events/s", "plain Structured Streaming", _rate(plain))
+        yield from _where(spark, folder, log, ours, statistics.median(writing[2:] or writing) / batch * 1e6)
+    if "checkpoint_bytes" in names:
+        written = _written(folder / "plain.checkpoint") / (batch * len(plain))
+        yield Result(
+            "checkpoint_bytes", size / (batch * len(ours)), "bytes/event", "plain Structured Streaming", written
+        )
+    if "keys_growth" in names:
+        many = keys * 10
+        say(f"keys_growth: {many:,} keys")
+        other = folder.with_name("keys")
+        first = (_every(many, low, batch) for low in range(0, many, batch))
+        grown = _filled(
+            other, "events", _chained(first, (_events(batch, many, round_) for round_ in range(ROUNDS + 1)))
+        )
+        timed = _timed(spark, lambda: _run(other, grown, "count(*)", "sum(v)", limit=batch))
+        yield Result(
+            "keys_growth",
+            1e6 / _rate(timed[-ROUNDS:]),
+            "µs/event",
+            f"{keys:,} instead of {many:,} keys",
+            1e6 / _rate(ours),
+        )
+
+
+def _distinct(spark: SparkSession, folder: Path, scale: float, say: Callable[[str], None]) -> Iterator[Result]:
+    batch, keys = max(1000, int(200_000 * scale)), max(100, int(1_000 * scale))
+    say(f"distinct: {batch:,} records a batch, {keys:,} keys")
+    log = _filled(folder, "events", (_events(batch, keys, round_, values=50_000) for round_ in range(ROUNDS + 2)))
+    ours = _timed(spark, lambda: _run(folder, log, "count(distinct v)", limit=batch))
+    plain = _timed(spark, lambda: _plain(spark, folder, log, batch, _count_distinct))
+    yield Result(
+        "distinct", _rate(ours), "events/s", "dropDuplicates + groupBy on plain Structured Streaming", _rate(plain)
+    )
+
+
+def _state_growth(spark: SparkSession, folder: Path, scale: float, say: Callable[[str], None]) -> Iterator[Result]:
+    """Batches of 1,000 events over much state and over little."""
+    costs = []
+    for rows in (max(5_000, int(5_000_000 * scale)), max(500, int(50_000 * scale))):
+        say(f"state_growth: {rows:,} rows of state, batches of 1,000")
+        place = folder / str(rows)
+        step = 500_000
+        log = _filled(place, "events", (_every(rows, low, step) for low in range(0, rows, step)))
+        _run(place, log, "count(*)", "sum(v)", limit=step)
+        with open_log(log) as opened:
+            for round_ in range(2 * ROUNDS + 2):
+                opened.append("events", _events(1_000, rows, round_))
+                time.sleep(0.002)  # an append time of its own: a batch takes whole append times
+        timed = _timed(spark, partial(_run, place, log, "count(*)", "sum(v)", limit=1_000))
+        costs.append(statistics.median(each.seconds for each in timed))
+    yield Result("state_growth", costs[0] * 1000, "ms/batch", "a hundredth of the state", costs[1] * 1000)
+
+
+def _delay(
+    spark: SparkSession, folder: Path, scale: float, names: tuple[str, ...], say: Callable[[str], None]
+) -> Iterator[Result]:
+    """From the append of an event to the commit of the view that counts it, at 5,000 events a second."""
+    seconds = max(5.0, 30.0 * scale)
+    say(f"delay: 5,000 events/s for {seconds:.0f} s")
+    log = _filled(folder, "events", iter([_events(5_000, 1_000, 0)]))
+    pipeline = _pipeline(folder, log, "count(*)", "sum(v)")
+    pending: list[tuple[int, int, float]] = []
+    delays: list[float] = []
+    warm = threading.Event()
+    stop = threading.Event()
+    sink = open_sink(pipeline.to)
+
+    def seen(_: Any) -> None:
+        now = time.monotonic()
+        warm.set()
+        entry = sink.last(pipeline.name)
+        offsets = entry.offsets["events"] if entry else {}
+        waiting = []
+        for partition, offset, at in list(pending):
+            (delays.append(now - at) if offsets.get(partition, 0) > offset else waiting.append((partition, offset, at)))
+        pending[:] = waiting + [each for each in pending if each[2] > now]
+
+    def produce() -> None:
+        warm.wait(120)
+        began = time.monotonic()
+        with open_log(log) as opened:
+            for round_ in range(int(seconds * 100)):
+                ack = opened.append("events", _events(50, 1_000, round_))
+                now = time.monotonic()
+                last = dict(zip(ack.partitions, ack.offsets, strict=True))
+                pending.extend((partition, offset, now) for partition, offset in last.items())
+                time.sleep(max(0.0, began + (round_ + 1) / 100 - time.monotonic()))
+        time.sleep(3)
+        stop.set()
+
+    producer = threading.Thread(target=produce, daemon=True)
+    producer.start()
+    run(pipeline, spark=spark, progress=seen, stop=stop)
+    producer.join()
+    sink.close()
+    delays.sort()
+    for name, share in (("delay_p50", 0.5), ("delay_p99", 0.99)):
+        if name in names:
+            yield Result(name, delays[int(share * (len(delays) - 1))] * 1000, "ms")
+
+
+def _start(folder: Path, say: Callable[[str], None]) -> Result:
+    """From the shell's prompt to the first result of ``run --once`` on a small log."""
+    say("start: millstream run --once on 1,000 records")
+    _filled(folder, "events", iter([_events(1_000, 10, 0)]))
+    file = folder / "small.py"
+    file.write_text(
+        "from millstream import Pipeline\n"
+        "small = Pipeline('small', log='sqlite:log.db')\n"
+        f"events = small.stream('events', '{_SCHEMA}')\n"
+        "small.view('totals', events.group_by('k').agg(n='count(*)'))\n"
+    )
+    taken = []
+    for _ in range(ROUNDS):
+        began = time.monotonic()
+        command = [sys.executable, "-m", "millstream.cli", "run", "small.py", "--once", "--rebuild", "--json"]
+        with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+            assert process.stdout is not None  # noqa: S101
+            process.stdout.readline()
+            taken.append(time.monotonic() - began)
+    return Result("start", statistics.median(taken), "s")
+
+
+def _where(spark: SparkSession, folder: Path, log: str, ours: list[Timed], sink: float) -> Iterator[Result]:
+    """Where the time of a batch goes: each step of the chain alone, as a batch job over the same records."""
+    pipeline = _pipeline(folder, log, "count(*)", "sum(v)")
+    chain = chain_of(pipeline)
+    host = Host(chain, {feed.number: _PARTITIONS for feed in chain.feeds})
+    with open_log(log) as opened:
+        bounds = opened.bounds("events")
+    start = {"events": {p: b.start for p, b in bounds.items()}}
+    end = {"events": {p: b.end for p, b in bounds.items()}}
+    count = sum(b.end - b.start for b in bounds.values())
+    records = batch_records(spark, log, start, end, kafka={})
+    steps = [
+        ("source", records),
+        ("json", decode(records, chain, pipeline.name)),
+        ("packing", stateful.pack(decode(records, chain, pipeline.name), host)),
+    ]
+    before = 0.0
+    for name, frame in steps:
+        taken = statistics.median(_seconds(frame) for _ in range(ROUNDS))
+        yield Result(f"reduce.{name}", (taken - before) / count * 1e6, "µs/event")
+        before = taken
+    whole = statistics.median(each.seconds / each.records for each in ours) * 1e6
+    yield Result("reduce.shuffle_kernel_state", max(0.0, whole - before / count * 1e6 - sink), "µs/event")
+    yield Result("reduce.sink", sink, "µs/event")
+
+
+def _seconds(frame: DataFrame) -> float:
+    began = time.monotonic()
+    frame.write.format("noop").mode("overwrite").save()
+    return time.monotonic() - began
+
+
+# both sides
+
+
+def _pipeline(folder: Path, log: str, *aggregates: str) -> Pipeline:
+    pipeline = Pipeline(
+        "ours", log=log, to=f"sqlite:{folder / 'ours.views.db'}", checkpoint=str(folder / "ours.checkpoint")
+    )
+    events = pipeline.stream("events", _SCHEMA)
+    pipeline.view("totals", events.group_by("k").agg(**{f"a{index}": text for index, text in enumerate(aggregates)}))
+    return pipeline
+
+
+def _run(folder: Path, log: str, *aggregates: str, limit: int, writing: list[float] | None = None) -> str:
+    pipeline = _pipeline(folder, log, *aggregates)
+    seconds = writing if writing is not None else []
+    run(
+        pipeline,
+        spark=spark_session(),
+        once=True,
+        rate_limit=limit,
+        progress=lambda progress: seconds.append(progress.write_seconds),
+    )
+    return pipeline.name
+
+
+def _plain(spark: SparkSession, folder: Path, log: str, limit: int, query: Callable[[DataFrame], DataFrame]) -> str:
+    """The same by hand, as one would write it: from_json, groupBy, RocksDB, an upsert in foreachBatch."""
+    db = apsw.Connection(str(folder / "plain.db"))
+    db.execute("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL").fetchall()
+    db.execute("CREATE TABLE totals (k INTEGER PRIMARY KEY, n INTEGER, s INTEGER)")
+
+    def upsert(frame: DataFrame, _: int) -> None:
+        table = frame.toArrow()
+        rows = zip(*(column.to_pylist() for column in table.columns), strict=True)
+        with db:
+            db.executemany("INSERT OR REPLACE INTO totals VALUES (?, ?, ?)", rows)
+
+    records = (
+        spark.readStream.format("millstream")
+        .options(log=log, subscribe="events", startingOffsets="earliest", maxOffsetsPerTrigger=limit)
+        .option("wholeAppends", "true")
+        .load()
+    )
+    parsed = records.selectExpr(f"from_json(cast(value AS string), '{_SCHEMA}') AS d").select("d.*")
+    started = (
+        query(parsed)
+        .writeStream.queryName("plain")
+        .outputMode("update")
+        .option("checkpointLocation", str(folder / "plain.checkpoint"))
+        .foreachBatch(upsert)
+        .trigger(availableNow=True)
+        .start()
+    )
+    started.awaitTermination()
+    db.close()
+    return "plain"
+
+
+def _count_and_sum(parsed: DataFrame) -> DataFrame:
+    return parsed.groupBy("k").agg({"*": "count", "v": "sum"}).toDF("k", "n", "s")
+
+
+def _count_distinct(parsed: DataFrame) -> DataFrame:
+    return parsed.dropDuplicates(["k", "v"]).groupBy("k").count().selectExpr("k", "count AS n", "0 AS s")
+
+
+@contextmanager
+def _listening(spark: SparkSession, found: list[tuple[str, Timed]]) -> Iterator[None]:
+    from pyspark.sql.streaming.listener import StreamingQueryListener
+
+    class Listener(StreamingQueryListener):
+        def onQueryStarted(self, event: Any) -> None:  # noqa: N802
+            pass
+
+        def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+            progress = event.progress
+            if progress.numInputRows:
+                seconds = progress.durationMs["triggerExecution"] / 1000
+                found.append((progress.name, Timed(progress.numInputRows, seconds)))
+
+        def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+            pass
+
+    listener = Listener()
+    spark.streams.addListener(listener)
+    try:
+        yield
+        time.sleep(1)  # the last event comes by another thread
+    finally:
+        spark.streams.removeListener(listener)
+
+
+def _timed(spark: SparkSession, work: Callable[[], str]) -> list[Timed]:
+    """Run a query over its backlog and give its batches, without the first two, which are cold."""
+    found: list[tuple[str, Timed]] = []
+    with _listening(spark, found):
+        name = work()
+    batches = [timed for of, timed in found if of == name]
+    return batches[2:] or batches
+
+
+def _rate(timed: list[Timed]) -> float:
+    return statistics.median(each.records / each.seconds for each in timed)
+
+
+def _written(checkpoint: Path) -> float:
+    """Bytes of state that the newest batches wrote."""
+    sizes = [path.stat().st_size for path in (checkpoint / "state").rglob("*.changelog")]
+    batches = {path.name.split("_")[0].split(".")[0] for path in (checkpoint / "state").rglob("*.changelog")}
+    return sum(sizes) / max(1, len(batches)) * ROUNDS
+
+
+# records
+
+
+def _filled(folder: Path, topic: str, appends: Iterator[list[Event]]) -> str:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    log = f"sqlite:{folder / 'log.db'}"
+    with open_log(log, create=True) as opened:
+        opened.create_topic(topic, _PARTITIONS)
+        for events in appends:
+            opened.append(topic, events)
+            time.sleep(0.002)  # a batch takes whole append times
+    return log
+
+
+def _events(count: int, keys: int, seed: int, values: int = 1_000) -> list[Event]:
+    chosen = np.random.default_rng(seed)
+    ids, amounts = chosen.integers(0, keys, count).tolist(), chosen.integers(0, values, count).tolist()
+    return [Event(b'{"k":%d,"v":%d}' % pair, key=b"%d" % pair[0]) for pair in zip(ids, amounts, strict=True)]
+
+
+def _every(keys: int, low: int, count: int) -> list[Event]:
+    return [Event(b'{"k":%d,"v":1}' % key, key=b"%d" % key) for key in range(low, min(low + count, keys))]
+
+
+def _chained(*parts: Iterator[list[Event]]) -> Iterator[list[Event]]:
+    for part in parts:
+        yield from part

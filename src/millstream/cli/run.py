@@ -1,0 +1,156 @@
+"""``millstream run``: run a pipeline until it is stopped, or has caught up."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.live import Live
+from rich.table import Table
+
+from millstream.cli.output import Duration, cell, json_line, log_option, opened_pipeline, quiet_spark, stderr
+from millstream.pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from millstream.runtime.run import Progress
+
+COLUMNS = {
+    "batch": "BATCH",
+    "records": "RECORDS",
+    "rate": "PER SECOND",
+    "lag": "LAG",
+    "watermark": "WATERMARK",
+    "state_rows": "STATE ROWS",
+    "state_bytes": "STATE BYTES",
+    "late": "LATE",
+    "rejected": "REJECTED",
+    "seconds": "BATCH SECONDS",
+}
+
+
+@click.command("run")
+@click.argument("file", metavar="FILE.py")
+@click.option("--once", is_flag=True, help="Stop when everything that is in the log has been done.")
+@click.option("--close", is_flag=True, help="After that, end all time: every window closes. Later events are late.")
+@click.option("--interval", type=Duration(), default="0s", help="Start batches this far apart.  [default: at once]")
+@click.option(
+    "--rate-limit", type=click.IntRange(1), metavar="N", help="Records a batch, at most; an append is never cut."
+)
+@click.option("--takeover", is_flag=True, help="Take the pipeline from the process that runs it.")
+@click.option("--rebuild", is_flag=True, help="Forget views and checkpoint and compute everything anew from the log.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a batch.")
+@log_option
+def command(
+    file: str,
+    once: bool,
+    close: bool,
+    interval: timedelta | str,
+    rate_limit: int | None,
+    takeover: bool,
+    rebuild: bool,
+    as_json: bool,
+    log_url: str | None,
+) -> None:
+    """Run the pipeline that FILE.py defines and keep its views up to date.
+
+    A restart goes on where the last run ended. SIGINT and SIGTERM let the batch end first. FILE.py:NAME picks one of several
+    pipelines in a file.
+
+    \b
+    Examples:
+      millstream run shop.py
+      millstream run shop.py --once --json
+      millstream run shop.py --once --close
+    """
+    from millstream.runtime.run import run
+    from millstream.spark.session import stop_session
+
+    pipeline = opened_pipeline(file, log_url)
+    pause = interval if isinstance(interval, timedelta) else timedelta(0)
+    with _stopping() as stop, quiet_spark(pipeline), _shown(pipeline, as_json) as report:
+        try:
+            last = run(
+                pipeline,
+                once=once,
+                close=close,
+                interval=pause,
+                rate_limit=rate_limit,
+                takeover=takeover,
+                rebuild=rebuild,
+                progress=report,
+                stop=stop,
+            )
+        finally:
+            stop_session()
+    if not as_json:
+        views = ", ".join(pipeline.views)
+        stderr().print(f"{pipeline.name}: {last.records:,} records in this run; views: {views}")
+
+
+@contextmanager
+def _stopping() -> Iterator[threading.Event]:
+    """Turn the first SIGINT or SIGTERM into a wish; the second one interrupts."""
+    stop = threading.Event()
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def wish(*_: Any) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+
+    for number in before:
+        signal.signal(number, wish)
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _shown(pipeline: Pipeline, as_json: bool) -> Iterator[Callable[[Progress], None]]:
+    """How each batch is shown: a JSON line, a live table, or a line where no one is watching."""
+    if as_json:
+        yield lambda progress: click.echo(json_line(row(progress)))
+        return
+    console = stderr()
+    if not console.is_terminal:
+        yield lambda progress: console.print(_line(row(progress)), soft_wrap=True)
+        return
+    with Live(_waiting(pipeline), console=console, refresh_per_second=4, transient=False) as live:
+        yield lambda progress: live.update(_table(row(progress)))
+
+
+def row(progress: Progress) -> dict[str, Any]:
+    """What is shown of a progress."""
+    facts = asdict(progress)
+    facts["rejected"] = progress.duplicate + progress.future + progress.malformed
+    return facts
+
+
+def _waiting(pipeline: Pipeline) -> str:
+    return f"{pipeline.name}: starting Spark"
+
+
+def _table(facts: dict[str, Any]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", title=facts["pipeline"], title_justify="left")
+    for heading in COLUMNS.values():
+        table.add_column(heading, justify="right")
+    table.add_row(*(_cell(facts[name]) for name in COLUMNS))
+    return table
+
+
+def _line(facts: dict[str, Any]) -> str:
+    return f"{facts['pipeline']}: " + ", ".join(
+        f"{heading.lower()} {_cell(facts[name])}" for name, heading in COLUMNS.items()
+    )
+
+
+def _cell(value: Any) -> str:
+    return f"{value:%Y-%m-%d %H:%M:%S}" if hasattr(value, "strftime") else cell(value)

@@ -1,0 +1,122 @@
+"""``millstream views``: look at what pipelines keep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from millstream.cli.output import json_option, opened_pipeline, show
+from millstream.errors import UnknownView, ViewStoreUnavailable
+from millstream.sink import open_store
+
+
+def views_option(function: Any) -> Any:
+    """Add ``--views``."""
+    return click.option(
+        "--views",
+        "where",
+        metavar="WHERE",
+        help="Where the views are: sqlite:PATH, or the pipeline's FILE.py.  [default: every *views.db here]",
+    )(function)
+
+
+@click.group("views")
+def command() -> None:
+    """Look at the views that pipelines keep up to date."""
+
+
+@command.command("list")
+@views_option
+@json_option
+def list_views(where: str | None, as_json: bool) -> None:
+    """List the views, with how many rows they have and how far they are.
+
+    \b
+    Examples:
+      millstream views list
+      millstream views list --views shop.py --json
+    """
+    rows = []
+    for address in _stores(where):
+        with open_store(address) as store:
+            for view in store.views():
+                facts = view._asdict()
+                facts["columns"] = ", ".join(f"{name} {kind}" for name, kind in view.columns)
+                rows.append({**facts, "key": ", ".join(view.key), "store": address})
+    columns = {
+        "name": "VIEW",
+        "pipeline": "PIPELINE",
+        "rows": "ROWS",
+        "batch": "BATCH",
+        "updated": "UPDATED",
+        "store": "STORE",
+    }
+    show(rows, columns, as_json=as_json, empty="no views yet")
+
+
+@command.command("show")
+@click.argument("view")
+@click.option("--max", "limit", type=click.IntRange(1), default=100, show_default=True, help="At most so many rows.")
+@views_option
+@json_option
+def show_view(view: str, limit: int, where: str | None, as_json: bool) -> None:
+    """Show the rows of a view, in the order of its key.
+
+    \b
+    Examples:
+      millstream views show per_minute
+      millstream views show per_minute --json --max 1000
+    """
+    with open_store(_holding(view, where)) as store:
+        table = store.table(view).slice(0, limit)
+    show(table.to_pylist(), {name: name for name in table.column_names}, as_json=as_json, empty=f"{view} is empty")
+
+
+@command.command("query")
+@click.argument("view")
+@click.argument("sql")
+@views_option
+@json_option
+def query(view: str, sql: str, where: str | None, as_json: bool) -> None:
+    """Run a SELECT over a view and whatever else is stored beside it.
+
+    The SQL is that of the store. Times are text in UTC, YYYY-MM-DD HH:MM:SS.
+
+    \b
+    Examples:
+      millstream views query per_minute "SELECT page, sum(n) AS n FROM per_minute GROUP BY page"
+      millstream views query per_minute "SELECT reason, count(*) AS n FROM millstream_dead_letters GROUP BY reason" --json
+    """
+    with open_store(_holding(view, where)) as store:
+        names, rows = store.query(sql)
+    found = [dict(zip(names, row, strict=True)) for row in rows]
+    show(found, {name: name for name in names}, as_json=as_json, empty="no rows")
+
+
+def _stores(where: str | None) -> Iterator[str]:
+    if where is not None and ":" in where and not where.split(":")[0].endswith(".py"):
+        yield where
+    elif where is not None:
+        yield from dict.fromkeys(view.to for view in opened_pipeline(where, None).views.values())
+    else:
+        found = sorted(Path().glob("*views.db"))
+        if not found:
+            raise ViewStoreUnavailable(
+                "no *views.db in this folder", hint="name the place: --views sqlite:PATH or --views FILE.py"
+            )
+        yield from (f"sqlite:{path}" for path in found)
+
+
+def _holding(view: str, where: str | None) -> str:
+    """The store that has a view."""
+    known: list[str] = []
+    for address in _stores(where):
+        with open_store(address) as store:
+            names = [each.name for each in store.views()]
+        if view in names:
+            return address
+        known += names
+    raise UnknownView(f"no view {view}; there are {', '.join(known) or 'none'}", hint="`millstream views list`")

@@ -1,0 +1,54 @@
+"""Loading a pipeline out of a user's file."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+from millstream.errors import MillstreamError, PlanError
+from millstream.pipeline import Pipeline
+
+
+def load_pipeline(path: str | Path) -> Pipeline:
+    """Run a user's file and give the one pipeline it defines; ``FILE.py:NAME`` picks one of several."""
+    file, name = str(path), ""
+    if not Path(file).exists() and ":" in file:
+        file, _, name = file.rpartition(":")
+    if not Path(file).is_file():
+        raise PlanError(f"{file}: there is no such file; expected a Python file that defines a pipeline")
+    found = {key: value for key, value in _run(file).items() if isinstance(value, Pipeline)}
+    if name:
+        if name not in found:
+            raise PlanError(f"{file}: no pipeline {name}; there are {', '.join(found) or 'none'}")
+        return found[name]
+    one = {id(pipeline): pipeline for pipeline in found.values()}
+    if len(one) != 1:
+        hint = (
+            f"say which: {file}:{next(iter(found))}" if found else 'define one at module level: shop = Pipeline("shop")'
+        )
+        raise PlanError(f"{file}: expected one pipeline; found {', '.join(found) or 'none'}", hint=hint)
+    return next(iter(one.values()))
+
+
+def _run(file: str) -> dict[str, Any]:
+    """What a file defines; it may import what lies beside it, as when Python runs it."""
+    folder = str(Path(file).resolve().parent)
+    sys.path.insert(0, folder)
+    try:
+        return runpy.run_path(file, run_name="__millstream__")
+    except PlanError:
+        raise
+    except (Exception, SystemExit) as error:
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+        line = lines[-1] if lines else None
+        if isinstance(error, SyntaxError) and error.filename == file:
+            line = error.lineno
+        message = error.message if isinstance(error, MillstreamError) else f"{type(error).__name__}: {error}"
+        hint = error.hint if isinstance(error, MillstreamError) else ""
+        raise PlanError(f"{file}:{line or 1}: {message}", hint=hint) from error
+    finally:
+        if folder in sys.path:
+            sys.path.remove(folder)

@@ -1,0 +1,1 @@
+"""Running pipelines: start, recover, deliver, stop, verify."""

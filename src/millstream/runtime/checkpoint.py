@@ -1,0 +1,94 @@
+"""The identity of a checkpoint: which pipeline and definition it is of, and where in the log it began.
+
+Spark's batch numbers begin again with a new checkpoint, so the ledger names batches by checkpoint and number. A
+checkpoint that is gone while the ledger is there, or the other way round, is an error: going on would skip or repeat records.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from millstream.errors import CheckpointMismatch
+from millstream.pipeline import Pipeline
+from millstream.sink import Entry
+
+FORMAT = 1
+_NAME = "millstream.json"
+
+
+class Checkpoint(msgspec.Struct, frozen=True):
+    """What the file ``millstream.json`` in a checkpoint's folder says."""
+
+    id: str
+    pipeline: str
+    fingerprint: str
+    start: dict[str, dict[int, int]]
+    format: int = FORMAT
+
+
+def open_checkpoint(
+    folder: Path, pipeline: Pipeline, bounds: Mapping[str, Mapping[int, int]], last: Entry | None
+) -> Checkpoint:
+    """Read the identity, or make one for a pipeline that has never run; ``last`` is what the views' ledger says."""
+    path = folder / _NAME
+    rebuild = f"`millstream run --rebuild` computes the views anew from the log, or restore {folder} from a backup"
+    if not path.exists():
+        if last is not None:
+            raise CheckpointMismatch(
+                f"pipeline {pipeline.name}: its views are at batch {last.batch}, but the checkpoint {folder} is gone",
+                hint=rebuild,
+            )
+        if folder.exists() and any(folder.iterdir()):
+            raise CheckpointMismatch(
+                f"{folder} holds something else than a checkpoint of Millstream", hint="name another with checkpoint="
+            )
+        return _make(path, pipeline, bounds)
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=Checkpoint)
+    except msgspec.DecodeError as error:
+        raise CheckpointMismatch(f"{path}: cannot be read: {error}", hint=rebuild) from error
+    if found.format > FORMAT:
+        raise CheckpointMismatch(
+            f"{path}: format {found.format}, this version reads {FORMAT}", hint="upgrade millstream"
+        )
+    if found.pipeline != pipeline.name or found.fingerprint != pipeline.fingerprint():
+        what = f"of pipeline {found.pipeline}" if found.pipeline != pipeline.name else "of another definition"
+        raise CheckpointMismatch(
+            f"pipeline {pipeline.name}: {folder} is {what}; its state does not fit",
+            hint="`millstream run --rebuild` computes the views anew, or undo the change of the definition",
+        )
+    if last is not None and last.checkpoint != found.id:
+        raise CheckpointMismatch(
+            f"pipeline {pipeline.name}: {folder} is not the checkpoint that its views were written from", hint=rebuild
+        )
+    if last is None and _committed(folder):
+        raise CheckpointMismatch(f"pipeline {pipeline.name}: {folder} is there, but its views are gone", hint=rebuild)
+    return found
+
+
+def _committed(folder: Path) -> bool:
+    commits = folder / "commits"
+    return commits.exists() and any(path.name.isdigit() for path in commits.iterdir())
+
+
+def _make(path: Path, pipeline: Pipeline, bounds: Mapping[str, Mapping[int, int]]) -> Checkpoint:
+    start = {topic: dict(found) for topic, found in bounds.items()}
+    made = Checkpoint(uuid.uuid4().hex, pipeline.name, pipeline.fingerprint(), start)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_suffix(".new")
+    with fresh.open("wb") as file:
+        file.write(msgspec.json.encode(made))
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.rename(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+    return made

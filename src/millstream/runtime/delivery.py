@@ -1,0 +1,202 @@
+"""Delivery: what Spark's micro-batch computed becomes one transaction in each sink.
+
+Called by ``foreachBatch``. The whole frame is collected by exactly one action, also when the batch is there already: Spark
+commits state only from tasks that ran. Scalar expressions above the last kernel are Spark SQL and run over what was collected.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import pyarrow as pa
+from pyspark.errors import PySparkException
+
+from millstream.errors import ExpressionFailed
+from millstream.kernel.chunk import WEIGHT, Chunk
+from millstream.kernel.unpack import Arrived, unpack
+from millstream.plan.chain import ORIGIN, Chain, Output
+from millstream.sink import Batch, Sink
+from millstream.sink.contract import COUNTED, COUNTS, REJECTS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass
+class Position:
+    """How far a pipeline is, kept in its ledger's entries: offsets, watermarks, appends (µs) and what kernels hold."""
+
+    start: dict[str, dict[int, int]]
+    offsets: dict[str, dict[int, int]]
+    watermarks: dict[str, dict[int, int]] = field(default_factory=dict)
+    appended: dict[str, dict[int, int]] = field(default_factory=dict)
+    held: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    """Kernel:bucket → rows, bytes, segments."""
+
+    @classmethod
+    def restore(
+        cls, start: dict[str, dict[int, int]], offsets: Mapping[str, Mapping[int, int]], state: Mapping[str, Any]
+    ) -> Position:
+        """Read one out of the ledger; it knows better than ``start`` where partitions began that came later."""
+        numbered = {
+            name: {topic: {int(p): value for p, value in found.items()} for topic, found in state.get(name, {}).items()}
+            for name in ("start", "watermarks", "appended")
+        }
+        begun = numbered.pop("start")
+        start = {topic: {**start.get(topic, {}), **begun.get(topic, {})} for topic in (*start, *begun)}
+        held = {place: (rows, size, count) for place, (rows, size, count) in state.get("held", {}).items()}
+        return cls(start, {topic: dict(found) for topic, found in offsets.items()}, held=held, **numbered)
+
+    def to_state(self) -> dict[str, Any]:
+        """As the ledger keeps it, offsets aside."""
+        numbered = {
+            name: {topic: {str(p): value for p, value in found.items()} for topic, found in getattr(self, name).items()}
+            for name in ("start", "watermarks", "appended")
+        }
+        return {**numbered, "held": {place: list(facts) for place, facts in self.held.items()}}
+
+    def advance(self, arrived: Arrived) -> None:
+        """Take in what a batch says; saying it twice changes nothing."""
+        for count in arrived.counts:
+            offsets = self.offsets.setdefault(count.topic, {})
+            offsets[count.partition] = max(count.next, offsets.get(count.partition, 0))
+            for known, value in ((self.watermarks, count.watermark), (self.appended, count.appended)):
+                if value is not None:
+                    found = known.setdefault(count.topic, {})
+                    found[count.partition] = max(value, found.get(count.partition, value))
+        for held in arrived.held:
+            self.held[f"{held.kernel}:{held.bucket}"] = (held.rows, held.bytes, held.segments)
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """What one batch brought: for the progress that people see."""
+
+    batch: int
+    counts: Mapping[str, int]
+    changes: Mapping[str, int]
+    new: bool
+    seconds: float
+    write_seconds: float
+
+
+class Delivery:
+    """Writes batches of one pipeline, in order, to its sinks."""
+
+    def __init__(
+        self,
+        chain: Chain,
+        schemas: Mapping[str, pa.Schema],
+        checkpoint: str,
+        sinks: Mapping[str, tuple[Sink, int]],
+        position: Position,
+    ) -> None:
+        self.chain, self.schemas, self.checkpoint = chain, schemas, checkpoint
+        self.sinks, self.position = sinks, position
+
+    def deliver(self, frame: DataFrame, batch: int) -> Delivered:
+        """Collect a batch and commit it."""
+        began = time.monotonic()
+        arrived = unpack(self.chain, chunks_of(frame))
+        self.position.advance(arrived)
+        tables = {
+            output.name: finish(frame.sparkSession, output, arrived.changes[output.name], self.schemas[output.name])
+            for output in self.chain.outputs
+            if output.name in arrived.changes
+        }
+        counts = counts_table(arrived)
+        new, writing = False, time.monotonic()
+        for address, (sink, fence) in self.sinks.items():
+            views = {output.name for output in self.chain.outputs if output.to == address}
+            new |= sink.commit(
+                Batch(
+                    self.checkpoint,
+                    batch,
+                    fence,
+                    self.position.offsets,
+                    {name: table for name, table in tables.items() if name in views},
+                    rejects_table(arrived),
+                    counts,
+                    self.position.to_state(),
+                )
+            )
+        summed = {name: sum(getattr(count, name) for count in arrived.counts) for name in COUNTED}
+        changed = {name: table.num_rows for name, table in tables.items()}
+        now = time.monotonic()
+        return Delivered(batch, summed, changed, new, now - began, now - writing)
+
+
+def chunks_of(frame: DataFrame) -> list[Chunk]:
+    """Collect chunks: one action over the whole frame."""
+    table = frame.toArrow()
+    columns = [table.column(name).to_pylist() for name in Chunk._fields]
+    return [Chunk(*row) for row in zip(*columns, strict=True)]
+
+
+def finish(spark: SparkSession, output: Output, rows: pl.DataFrame, schema: pa.Schema) -> pa.Table:
+    """Turn a view's raw changes into its columns, by Polars where only names change, by Spark where there is more to do."""
+    try:
+        made = _finished(spark, output, rows.to_arrow())
+    except PySparkException as error:
+        texts = [each.expression for each in output.select if each.expression not in output.columns]
+        raise ExpressionFailed(
+            f"view {output.name}: {'; '.join([*output.where, *texts])}: {str(error).splitlines()[0]}",
+            hint="use a form that gives null instead (try_cast, try_divide, …), then run again",
+        ) from error
+    return made.cast(schema.append(pa.field(WEIGHT, pa.int64())))
+
+
+def finished_schema(spark: SparkSession, output: Output, raw: pl.Schema) -> pa.Schema:
+    """The columns and types of a view."""
+    empty = pl.DataFrame(schema={**raw, WEIGHT: pl.Int64()})
+    schema = _finished(spark, output, empty.to_arrow()).schema
+    return schema.remove(schema.get_field_index(WEIGHT)).remove_metadata()
+
+
+def _finished(spark: SparkSession, output: Output, rows: pa.Table) -> pa.Table:
+    extra = ORIGIN if output.append else ()
+    if output.plain:
+        names = [*(each.expression for each in output.select), *extra, WEIGHT]
+        return rows.select(names).rename_columns([*(each.name for each in output.select), *extra, WEIGHT])
+    frame = spark.createDataFrame(rows)
+    for condition in output.where:
+        frame = frame.where(condition)
+    return frame.selectExpr(*(f"({each.expression}) AS `{each.name}`" for each in output.select), WEIGHT).toArrow()
+
+
+def rejects_table(arrived: Arrived) -> pa.Table:
+    """The rejects of a batch, as a sink takes them."""
+    if not arrived.rejects:
+        return REJECTS.empty_table()
+    return pl.concat(arrived.rejects).to_arrow().cast(REJECTS)
+
+
+def counts_table(arrived: Arrived) -> pa.Table:
+    """The counts of a batch, as a sink takes them."""
+    rows = [
+        {
+            "topic": count.topic,
+            "partition": count.partition,
+            **{name: getattr(count, name) for name in COUNTED},
+            "watermark": to_time(count.watermark),
+        }
+        for count in arrived.counts
+    ]
+    return pa.Table.from_pylist(rows, COUNTS)
+
+
+def to_time(micros: int | None) -> datetime | None:
+    """A watermark as a time; one beyond the calendar (a closed stream) as its last moment."""
+    if micros is None:
+        return None
+    try:
+        return _EPOCH + timedelta(microseconds=micros)
+    except OverflowError:
+        return datetime.max.replace(tzinfo=UTC)

@@ -1,0 +1,114 @@
+"""What went wrong, in our words: the cause, the place, and what to do; never a Java stack.
+
+When a user's expression fails, Spark says how but not where. The records of the failed batch are then decoded again,
+half by half, until the one record and the one expression are found.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pyspark.errors import PySparkException
+
+from millstream import errors
+from millstream.errors import ExpressionFailed, MillstreamError, SparkError
+from millstream.log import open_log
+from millstream.pipeline import Pipeline
+from millstream.plan.chain import SINK, Chain, Feed, Port
+from millstream.runtime.delivery import Position
+from millstream.spark.lower import decode
+from millstream.spark.records import batch_records
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_OURS = re.compile(r"millstream\.errors\.(\w+): (.+?)(?:\n\s*hint: (.+?))?(?:\n|$)")
+_CONDITION = re.compile(r"\[([A-Z][A-Z0-9_.]+)\] (.+)")
+_OF_THE_DATA = re.compile(r"SQLSTATE: (22|38|39|P0)")
+"""Spark's states for values that an expression cannot take, and for functions of the user's that raise."""
+
+
+def explain(
+    error: BaseException, spark: SparkSession, pipeline: Pipeline, chain: Chain, position: Position
+) -> MillstreamError:
+    """Turn the end of a query into one of our errors."""
+    if isinstance(error, MillstreamError):
+        return error
+    text = str(error)
+    if ours := _OURS.search(text):
+        kind = getattr(errors, ours[1], SparkError)
+        if kind is not errors.OffsetOutOfRange:  # which wants more than a message
+            explained: MillstreamError = kind(f"pipeline {pipeline.name}: {ours[2]}", hint=ours[3] or "")
+            return explained
+    if _OF_THE_DATA.search(text):
+        found = _culprit(spark, pipeline, chain, position)
+        if found is not None:
+            return found
+    return SparkError(
+        f"pipeline {pipeline.name} stopped: {cause_of(text)}",
+        hint="nothing of the batch was written; run it with --debug for Spark's own account",
+    )
+
+
+def cause_of(text: str) -> str:
+    """The line of Spark's account that says why."""
+    conditions = [found for found in _CONDITION.findall(text) if found[0] != "STREAM_FAILED"]
+    if conditions:
+        return f"{conditions[-1][1].split(' SQLSTATE')[0]} ({conditions[-1][0]})"
+    raised = re.findall(r"^(\w[\w.]*(?:Error|Exception)): (.+)$", text, re.MULTILINE)
+    if raised:
+        return f"{raised[-1][0].rsplit('.', 1)[-1]}: {raised[-1][1]}"
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[0] if lines else "no reason given"
+
+
+def _culprit(spark: SparkSession, pipeline: Pipeline, chain: Chain, position: Position) -> ExpressionFailed | None:
+    """Find the record and the expression that fail, beginning where the views are."""
+    with open_log(pipeline.log, create=False, kafka=pipeline.kafka) as log:
+        ends = {feed.source.topic: {p: b.end for p, b in log.bounds(feed.source.topic).items()} for feed in chain.feeds}
+
+    def failing(feed: Feed, partition: int, low: int, high: int) -> str | None:
+        topic = feed.source.topic
+        records = batch_records(
+            spark, pipeline.log, {topic: {partition: low}}, {topic: {partition: high}}, kafka=pipeline.kafka or {}
+        )
+        frame = decode(records, replace(chain, feeds=(feed,)), pipeline.name)
+        try:
+            frame.write.format("noop").mode("overwrite").save()
+        except PySparkException as error:
+            return cause_of(str(error))
+        return None
+
+    for feed in chain.feeds:
+        for partition, high in ends[feed.source.topic].items():
+            low = position.offsets[feed.source.topic].get(partition, 0)
+            if low >= high or failing(feed, partition, low, high) is None:
+                continue
+            while high - low > 1:
+                middle = (low + high) // 2
+                low, high = (low, middle) if failing(feed, partition, low, middle) else (middle, high)
+            for each in feed.expressions:
+                why = failing(replace(feed, expressions=(each,)), partition, low, high)
+                if why is not None:
+                    views = ", ".join(dict.fromkeys(_readers(chain, feed.ports, each.name)))
+                    return ExpressionFailed(
+                        f"view {views}: {each.expression} fails on {feed.source.topic}/{partition} offset {low}: {why}",
+                        hint="use a form that gives null instead (try_cast, try_divide, …), or keep such records out with"
+                        " where(); `millstream consume` shows the record; then run again",
+                    )
+    return None
+
+
+def _readers(chain: Chain, ports: tuple[Port, ...], column: str | None) -> Iterator[str]:
+    """The views that a column of a feed reaches."""
+    for port in ports:
+        if column is not None and column != port.keep and column not in (here for _, here in port.columns):
+            continue
+        if port.stage == SINK:
+            yield from (output.name for output in chain.outputs if output.number == port.target)
+        else:
+            operator = next(each for each in chain.operators if each.number == port.target)
+            yield from _readers(chain, operator.ports, None)

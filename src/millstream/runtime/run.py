@@ -1,0 +1,443 @@
+"""Run a pipeline: claim it, start its chain on Spark, deliver every batch, stop in good order.
+
+The fence is taken before Spark opens the checkpoint, and every commit checks it: a process that was stopped while
+another took the pipeline over can still compute, but no longer write.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+from pyspark.errors import StreamingQueryException
+
+from millstream.errors import ConfigError, MillstreamError, TakenOver
+from millstream.failpoint import failpoint
+from millstream.kernel.host import column_of
+from millstream.kernel.state import FOREVER
+from millstream.kernel.unpack import raw_schemas
+from millstream.log import open_log
+from millstream.pipeline import Pipeline
+from millstream.plan.chain import Chain, ViewPlan, build_chain, micros
+from millstream.plan.schema import parse_duration
+from millstream.runtime.checkpoint import open_checkpoint
+from millstream.runtime.delivery import Delivered, Delivery, Position, finished_schema, to_time
+from millstream.runtime.failure import explain
+from millstream.runtime.heartbeat import Quiet, append_heartbeat, due
+from millstream.sink import Sink, Target, open_sink
+from millstream.sink.lease import Keeper
+from millstream.spark.lower import decode, lower
+from millstream.spark.records import stream_records
+from millstream.spark.session import SETTINGS, is_local, require, spark_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_TICK = 0.2
+_PATIENCE = 60.0
+"""Seconds that a batch gets to end after someone asked to stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to run. ``once`` stops when everything that was there at the start is done; ``close`` then ends all time.
+
+    ``rate_limit`` bounds the records of a batch; an append is never cut in two. ``rebuild`` forgets views and checkpoint
+    first. ``takeover`` takes the pipeline from whoever runs it.
+    """
+
+    once: bool = False
+    close: bool = False
+    interval: timedelta = timedelta(0)
+    rate_limit: int | None = None
+    takeover: bool = False
+    rebuild: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How a run is doing. ``records`` and what follows count since its start; ``lag`` is records not yet in the views.
+
+    ``seconds`` is what the last batch took, ``write_seconds`` the part of it in the sinks.
+    """
+
+    pipeline: str
+    batch: int | None = None
+    records: int = 0
+    admitted: int = 0
+    late: int = 0
+    duplicate: int = 0
+    future: int = 0
+    malformed: int = 0
+    rate: float = 0.0
+    lag: int = 0
+    watermark: datetime | None = None
+    state_rows: int = 0
+    state_bytes: int = 0
+    seconds: float = 0.0
+    write_seconds: float = 0.0
+
+
+def run(
+    pipeline: Pipeline,
+    *,
+    spark: SparkSession | None = None,
+    once: bool = False,
+    close: bool = False,
+    interval: str | timedelta = timedelta(0),
+    rate_limit: int | None = None,
+    takeover: bool = False,
+    rebuild: bool = False,
+    progress: Callable[[Progress], None] | None = None,
+    stop: threading.Event | None = None,
+) -> Progress:
+    """Run a pipeline until ``stop`` is set, or with ``once`` until it has caught up; give the last progress.
+
+    A session that is passed in is used and never stopped. ``progress`` is called after every batch, from another thread.
+    """
+    options = Options(once or close, close, parse_duration(interval), rate_limit, takeover, rebuild)
+    if rate_limit is not None and rate_limit < 1:
+        raise ConfigError(f"rate_limit: found {rate_limit}, expected at least 1")
+    return _Run(pipeline, options, progress or (lambda _: None), stop or threading.Event()).run(spark)
+
+
+def chain_of(pipeline: Pipeline) -> Chain:
+    """The chain of a pipeline."""
+    pipeline.validate()
+    views = [ViewPlan(view.name, view.node, view.to, view.emit, view.key) for view in pipeline.views.values()]
+    return build_chain(views, buckets=pipeline.buckets, to=pipeline.to)
+
+
+def session_for(pipeline: Pipeline, chain: Chain, given: SparkSession | None) -> SparkSession:
+    """The session that is given, or ours; either has what the pipeline needs beyond Spark's wheel, or it is an error."""
+    kafka, avro = pipeline.log.startswith("kafka:"), any(feed.source.codec == "avro" for feed in chain.feeds)
+    if given is None:
+        return spark_session(f"millstream-{pipeline.name}", kafka=kafka, avro=avro)
+    require(given, kafka=kafka, avro=avro)
+    return given
+
+
+def targets_of(spark: SparkSession, pipeline: Pipeline, chain: Chain) -> dict[str, Target]:
+    """The tables of all views, with the types that Spark gives to their expressions."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    frame = decode(empty_records(spark), chain, pipeline.name)
+    types = pl.from_arrow(to_arrow_schema(frame.schema, timezone="UTC").empty_table()).schema  # type: ignore[union-attr]
+    feeds = {
+        feed.number: pl.Schema({each.name: types[column_of(feed, each.name)] for each in feed.expressions})
+        for feed in chain.feeds
+    }
+    raw = raw_schemas(chain, feeds)
+    return {
+        output.name: Target(
+            output.name, finished_schema(spark, output, raw[output.name]), output.key, append=output.append
+        )
+        for output in chain.outputs
+    }
+
+
+def empty_records(spark: SparkSession) -> Any:
+    """No records, with their columns."""
+    return spark.createDataFrame(
+        [],
+        "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, append_time timestamp",
+    )
+
+
+class _Run:
+    def __init__(
+        self, pipeline: Pipeline, options: Options, report: Callable[[Progress], None], stop: threading.Event
+    ) -> None:
+        self.pipeline, self.options, self.report, self.stop = pipeline, options, report, stop
+        self.chain = chain_of(pipeline)
+        self.progress = Progress(pipeline.name)
+        self.failure: BaseException | None = None
+        self.ending = False
+        self.beaten: dict[str, float] = {}
+
+    def run(self, given: SparkSession | None) -> Progress:
+        with ExitStack() as stack:
+            self.log = stack.enter_context(open_log(self.pipeline.log, create=False, kafka=self.pipeline.kafka))
+            bounds = {feed.source.topic: self.log.bounds(feed.source.topic) for feed in self.chain.feeds}
+            sinks = self._claim(stack)
+            folder = Path(self.pipeline.checkpoint).absolute()
+            if self.options.rebuild:
+                for sink, _ in sinks.values():
+                    sink.forget(self.pipeline.name)
+                shutil.rmtree(folder, ignore_errors=True)
+            starts = {topic: {p: bound.start for p, bound in found.items()} for topic, found in bounds.items()}
+            last = next(iter(sinks.values()))[0].last(self.pipeline.name)
+            checkpoint = open_checkpoint(folder, self.pipeline, starts, last)
+            self.position = Position(
+                checkpoint.start, {topic: dict(found) for topic, found in checkpoint.start.items()}
+            )
+            if last is not None:
+                self.position = Position.restore(checkpoint.start, last.offsets, last.state)
+            partitions = {topic: len(found) for topic, found in bounds.items()}
+            self._introduce(partitions)
+            self.spark = spark = session_for(self.pipeline, self.chain, given)
+            targets = targets_of(spark, self.pipeline, self.chain)
+            for address, (sink, _) in sinks.items():
+                wanted = [targets[output.name] for output in self.chain.outputs if output.to == address]
+                sink.prepare(self.pipeline.name, self.pipeline.fingerprint(), wanted)
+            schemas = {name: target.schema for name, target in targets.items()}
+            self.delivery = Delivery(self.chain, schemas, checkpoint.id, sinks, self.position)
+            with our_settings(spark):
+                query = self._start(spark, folder, partitions)
+            try:
+                self._watch(query)
+            finally:
+                self._end(query)
+            if self.failure is not None:
+                if not isinstance(self.failure, MillstreamError):  # the last batch failed after someone asked to stop
+                    self._failed(self.failure)
+                raise self.failure
+            return self.progress
+
+    def _claim(self, stack: ExitStack) -> dict[str, tuple[Sink, int]]:
+        sinks = {}
+        for address in sorted({output.to for output in self.chain.outputs}):
+            sink = stack.enter_context(open_sink(address))
+            fence = sink.claim(self.pipeline.name, takeover=self.options.takeover)
+            stack.callback(sink.release)
+            stack.enter_context(Keeper(sink.renew, lost=self._lost))
+            sinks[address] = (sink, fence)
+        return sinks
+
+    def _lost(self, error: TakenOver) -> None:
+        self.failure = self.failure or error
+        self.stop.set()
+
+    def _introduce(self, partitions: Mapping[str, int]) -> None:
+        """Give partitions that are new since the last run the watermark that their stream has reached."""
+        for feed in self.chain.feeds:
+            topic = feed.source.topic
+            known = self.position.offsets.get(topic, {})
+            marks = self.position.watermarks.get(topic, {})
+            for partition in range(partitions[topic]):
+                if partition not in known:
+                    known[partition] = 0
+                    self.position.start.setdefault(topic, {})[partition] = 0
+                    if feed.source.time is not None and marks:
+                        append_heartbeat(self.log, topic, partition, min(marks.values()), None)
+            self.position.offsets[topic] = known
+
+    def _start(self, spark: SparkSession, folder: Path, partitions: Mapping[str, int]) -> StreamingQuery:
+        records = stream_records(
+            spark,
+            self.pipeline.log,
+            partitions,
+            start=self.position.start,
+            group=self.pipeline.name,
+            limit=self.options.rate_limit,
+            kafka=self.pipeline.kafka or {},
+        )
+        counts = {feed.number: partitions[feed.source.topic] for feed in self.chain.feeds}
+        self.topics = sorted(partitions)
+        seconds = self.options.interval.total_seconds()
+        return (
+            lower(records, self.chain, counts, self.pipeline.name)
+            .writeStream.queryName(self.pipeline.name)
+            .option("checkpointLocation", str(folder))
+            .trigger(processingTime=f"{seconds} seconds")
+            .foreachBatch(self._deliver)
+            .start()
+        )
+
+    def _deliver(self, frame: Any, batch: int) -> None:
+        try:
+            failpoint("run.before_delivery")
+            delivered = self.delivery.deliver(frame, batch)
+            failpoint("run.after_delivery")
+            self._advance(delivered)
+        except BaseException as error:
+            # What the end cuts off is no failure: it runs again.
+            if not self.ending or isinstance(error, MillstreamError):
+                self.failure = self.failure or error
+            if isinstance(error, Exception):
+                raise
+            # Anything else, like a panic of Polars, would end the thread that Spark waits for, and Spark would wait for ever.
+            raise RuntimeError(f"{type(error).__name__}: {error}") from error
+
+    def _advance(self, delivered: Delivered) -> None:
+        old, position = self.progress, self.position
+        marks = [
+            min(
+                (
+                    position.watermarks.get(feed.source.topic, {}).get(p, -FOREVER)
+                    for p in range(len(self.log.bounds(feed.source.topic)))
+                ),
+                default=-FOREVER,
+            )
+            for feed in self.chain.feeds
+            if feed.source.time is not None
+        ]
+        mark = min(marks, default=-FOREVER)
+        counts = {
+            name: getattr(old, name) + delivered.counts[name]
+            for name in ("records", "admitted", "late", "duplicate", "future", "malformed")
+        }
+        held = list(position.held.values())
+        self.progress = Progress(
+            self.pipeline.name,
+            delivered.batch,
+            rate=delivered.counts["records"] / max(delivered.seconds, 1e-6),
+            lag=self._lag(),
+            watermark=to_time(mark) if mark > -FOREVER else None,
+            state_rows=sum(rows for rows, _, _ in held),
+            state_bytes=sum(size for _, size, _ in held),
+            seconds=delivered.seconds,
+            write_seconds=delivered.write_seconds,
+            **counts,
+        )
+        self.report(self.progress)
+
+    def _lag(self) -> int:
+        lag = 0
+        for topic in self.topics:
+            for partition, bound in self.log.bounds(topic).items():
+                lag += max(
+                    0, bound.end - max(bound.start, self.position.offsets.get(topic, {}).get(partition, bound.start))
+                )
+        return lag
+
+    # while it runs
+
+    def _watch(self, query: StreamingQuery) -> None:
+        caught_up = _CaughtUp(query) if self.options.once else None
+        closed = not self.options.close
+        while not self.stop.is_set():
+            try:
+                if query.awaitTermination(_TICK):  # type: ignore[arg-type]
+                    return
+            except StreamingQueryException as error:
+                self._failed(error)
+                return
+            if caught_up is None:
+                self._beat(query, time.time_ns() // 1000)
+            elif caught_up.done:
+                if self._beat(query, None) or not closed:
+                    if not closed:
+                        self._close_streams()
+                        closed = True
+                    caught_up = _CaughtUp(query)
+                else:
+                    return
+
+    def _failed(self, error: BaseException) -> None:
+        cause = self.failure or error
+        self.failure = explain(cause, self.spark, self.pipeline, self.chain, self.position)
+        self.failure.__cause__ = cause if cause is not self.failure else None
+
+    def _beat(self, query: StreamingQuery, now: int | None) -> bool:
+        """Append the heartbeats that are due; say whether there was any."""
+        any_due = False
+        for feed in self.chain.feeds:
+            time_of = feed.source.time
+            if time_of is None or not any(port.marks for port in feed.ports):
+                continue
+            topic = feed.source.topic
+            known = {
+                partition: Quiet(
+                    self.position.watermarks.get(topic, {}).get(partition),
+                    self.position.appended.get(topic, {}).get(partition),
+                )
+                for partition in self.position.offsets[topic]
+            }
+            found = due(time_of, known, now)
+            if found and now is not None:  # ask the log only now, as this is done all the time
+                unread = self._unread(query, topic)
+                found = due(time_of, {p: replace(each, unread=p in unread) for p, each in known.items()}, now)
+            if now is not None and len(found) == len(known) and not self._clock_may_speak(topic, time_of.idle):
+                continue
+            for partition, moment in found.items():
+                append_heartbeat(self.log, topic, partition, moment, None)
+                any_due = True
+        return any_due
+
+    def _unread(self, query: StreamingQuery, topic: str) -> set[int]:
+        """The partitions of which the log holds more than Spark has finished, be it a heartbeat; all, until it says.
+
+        Our own position will not do: on Kafka the end lies behind markers, which are no records.
+        """
+        done = query.lastProgress
+        if done is None:
+            return set(self.position.offsets[topic])
+        read: dict[str, dict[str, int]] = {}
+        for source in done["sources"]:
+            end = source["endOffset"]
+            read |= json.loads(end) if isinstance(end, str) else end or {}
+        return {p for p, bound in self.log.bounds(topic).items() if read.get(topic, {}).get(str(p), 0) < bound.end}
+
+    def _clock_may_speak(self, topic: str, idle: timedelta | None) -> bool:
+        """When all partitions are quiet, time goes on by the clock: only while something waits for it, and not all the time."""
+        waiting = any(rows for rows, _, _ in self.position.held.values())
+        moment = time.monotonic()
+        if not waiting or moment - self.beaten.get(topic, -1e9) < micros(idle or timedelta(0)) / 1e6:
+            return False
+        self.beaten[topic] = moment
+        return True
+
+    def _close_streams(self) -> None:
+        for feed in self.chain.feeds:
+            if feed.source.time is not None:
+                for partition in self.position.offsets[feed.source.topic]:
+                    append_heartbeat(self.log, feed.source.topic, partition, None, self.pipeline.name)
+
+    def _end(self, query: StreamingQuery) -> None:
+        """Let the batch at hand end, then stop."""
+        running = self.progress.batch
+        deadline = time.monotonic() + _PATIENCE
+        while query.isActive and self.failure is None and time.monotonic() < deadline:
+            status = query.status
+            done = query.lastProgress
+            if not status["isTriggerActive"] or (
+                done is not None and running is not None and done["batchId"] > running
+            ):
+                break
+            time.sleep(0.05)
+        self.ending = True
+        query.stop()
+
+
+class _CaughtUp:
+    """Whether Spark has done everything that there was."""
+
+    def __init__(self, query: StreamingQuery) -> None:
+        self.done = False
+        self._query = query
+        threading.Thread(target=self._wait, name="millstream-caught-up", daemon=True).start()
+
+    def _wait(self) -> None:
+        with suppress(Exception):  # a query that fails is not done; whoever watches it hears of it
+            self._query.processAllAvailable()
+            self.done = True
+
+
+@contextmanager
+def our_settings(spark: SparkSession) -> Iterator[None]:
+    """Our settings for the start of a query, which takes them with it; the session gets its own back."""
+    wanted = {name: value for name, value in SETTINGS.items() if name.startswith("spark.sql.")}
+    if is_local(spark.conf.get("spark.master", "local")):
+        wanted["spark.sql.shuffle.partitions"] = str(spark.sparkContext.defaultParallelism)
+    before = {name: spark.conf.get(name, None) for name in wanted}
+    for name, value in wanted.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, old in before.items():
+            if old is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, old)

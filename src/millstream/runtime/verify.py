@@ -1,0 +1,171 @@
+"""Verify: compute every view anew from the log, in one batch, and compare it with what is stored.
+
+The batch reads the records from where the pipeline began up to the offsets in its ledger, and goes the way of the stream:
+the same expressions, admission and kernels, but over everything at once, from no state. Streamed = batch is what it proves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import pyarrow as pa
+
+from millstream.errors import CheckpointMismatch, OffsetOutOfRange, PipelineError
+from millstream.kernel.chunk import WEIGHT
+from millstream.kernel.unpack import unpack
+from millstream.log import open_log
+from millstream.pipeline import Pipeline
+from millstream.plan.chain import Chain
+from millstream.runtime.delivery import Position, chunks_of, finish
+from millstream.runtime.run import chain_of, our_settings, session_for, targets_of
+from millstream.sink import Entry, open_sink, open_store
+from millstream.sink.contract import COUNTED
+from millstream.spark.lower import lower
+from millstream.spark.records import batch_records
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_COUNT = "_count"
+_LOOKS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How a view differs: rows that the log gives and the view lacks, and rows that the view has and the log does not give."""
+
+    view: str
+    rows: int
+    missing: int
+    extra: int
+    examples: tuple[tuple[str, dict[str, Any]], ...] = ()
+
+    @property
+    def equal(self) -> bool:
+        """Whether there is none."""
+        return not self.missing and not self.extra
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """The outcome: for each view its difference, and the records that were read."""
+
+    pipeline: str
+    batch: int
+    records: int
+    views: tuple[Difference, ...]
+
+    @property
+    def equal(self) -> bool:
+        """Whether every view is what the log says."""
+        return all(view.equal for view in self.views)
+
+
+def verify(pipeline: Pipeline, *, spark: SparkSession | None = None) -> Verified:
+    """Recompute every view from the log at the ledger's offsets and compare; nothing is written.
+
+    Raises OffsetOutOfRange, naming the range, where the log no longer has what the views were made from.
+    """
+    chain = chain_of(pipeline)
+    with open_log(pipeline.log, create=False, kafka=pipeline.kafka) as log:
+        entry, stored, admission = _snapshot(pipeline, chain)
+        position = Position.restore(_start(entry), entry.offsets, entry.state)
+        for topic, found in position.start.items():
+            bounds = log.bounds(topic)
+            for partition, offset in found.items():
+                if offset < bounds[partition].start:
+                    raise OffsetOutOfRange(
+                        f"topic {topic} partition {partition}: offsets {offset} to {bounds[partition].start - 1} are gone;"
+                        f" the views of {pipeline.name} were made from them",
+                        missing=(offset, bounds[partition].start),
+                        hint="views older than the log cannot be verified; lengthen the topic's retention",
+                    )
+    spark = session_for(pipeline, chain, spark)
+    targets = targets_of(spark, pipeline, chain)
+    records = batch_records(spark, pipeline.log, position.start, position.offsets, kafka=pipeline.kafka or {})
+    counts = {feed.number: len(position.offsets[feed.source.topic]) for feed in chain.feeds}
+    with our_settings(spark):
+        arrived = unpack(chain, chunks_of(lower(records, chain, counts, pipeline.name)))
+    differences = []
+    for output in chain.outputs:
+        schema = targets[output.name].schema
+        rows = arrived.changes.get(output.name)
+        made = schema.empty_table().append_column(WEIGHT, pa.array([], pa.int64()))
+        if rows is not None:
+            made = finish(spark, output, rows, schema)
+        differences.append(compare(output.name, made, stored[output.name]))
+    differences.append(_compare_counts(admission, arrived.counts))
+    return Verified(pipeline.name, entry.batch, sum(count.records for count in arrived.counts), tuple(differences))
+
+
+def _last(pipeline: Pipeline, address: str) -> Entry:
+    with open_store(address):  # says what to do if there is none; opening a sink would make one
+        pass
+    with open_sink(address) as sink:
+        entry = sink.last(pipeline.name)
+    if entry is None:
+        raise PipelineError(f"pipeline {pipeline.name} has not run yet", hint="`millstream run FILE.py --once`")
+    return entry
+
+
+def _start(entry: Entry) -> dict[str, dict[int, int]]:
+    start: Mapping[str, Mapping[str, int]] = entry.state.get("start", {})
+    if not start:
+        raise CheckpointMismatch("the ledger does not say where the pipeline began", hint="`millstream run --rebuild`")
+    return {topic: {int(p): offset for p, offset in found.items()} for topic, found in start.items()}
+
+
+def _snapshot(pipeline: Pipeline, chain: Chain) -> tuple[Entry, dict[str, pa.Table], pa.Table]:
+    """The newest entry, the views and the admission counts, all of one batch: a pipeline that runs may commit in between."""
+    addresses = sorted({output.to for output in chain.outputs})
+    for _ in range(_LOOKS):
+        before = [_last(pipeline, address) for address in addresses]
+        stored = {}
+        for output in chain.outputs:
+            with open_store(output.to) as store:
+                stored[output.name] = store.table(output.name)
+        with open_store(chain.outputs[0].to) as store:
+            admission = store.admission(pipeline.name)
+        if [_last(pipeline, address) for address in addresses] == before:
+            return before[0], stored, admission
+    raise PipelineError(
+        f"pipeline {pipeline.name} commits faster than its views can be read", hint="stop it, then verify"
+    )
+
+
+def compare(view: str, made: pa.Table, stored: pa.Table, *, shown: int = 5) -> Difference:
+    """Compare what the log gives (with weights) with the stored rows, as bags of rows."""
+    names = stored.column_names
+    wanted = _bag(made.select([*names, WEIGHT]), names, pl.col(WEIGHT).sum())
+    found = _bag(stored, names, pl.len().cast(pl.Int64))
+    both = wanted.join(found, on=names, how="full", coalesce=True, nulls_equal=True, suffix="_found")
+    both = both.with_columns(pl.col(_COUNT).fill_null(0), pl.col(f"{_COUNT}_found").fill_null(0))
+    gap = (pl.col(_COUNT) - pl.col(f"{_COUNT}_found")).alias("_gap")
+    both = both.with_columns(gap).filter(pl.col("_gap") != 0).sort(names)
+    examples = [
+        ("missing" if row["_gap"] > 0 else "extra", {name: row[name] for name in names})
+        for row in both.head(shown).iter_rows(named=True)
+    ]
+    missing = int(both.filter(pl.col("_gap") > 0)["_gap"].sum())
+    extra = -int(both.filter(pl.col("_gap") < 0)["_gap"].sum())
+    return Difference(view, stored.num_rows, missing, extra, tuple(examples))
+
+
+def _bag(rows: pa.Table, names: list[str], count: pl.Expr) -> pl.DataFrame:
+    frame = pl.from_arrow(rows)
+    assert isinstance(frame, pl.DataFrame)  # noqa: S101
+    nested = [name for name in names if frame.schema[name].is_nested()]
+    frame = frame.with_columns(pl.Series(name, [repr(value) for value in frame[name].to_list()]) for name in nested)
+    return frame.group_by(names).agg(count.alias(_COUNT)).filter(pl.col(_COUNT) != 0)
+
+
+def _compare_counts(admission: pa.Table, counts: list[Any]) -> Difference:
+    """The admission ledger: in = admitted + late + duplicate + future + malformed, partition by partition."""
+    names = ["topic", "partition", *COUNTED]
+    stored = admission.select(names)
+    rows = [{name: getattr(count, name) for name in names} | {WEIGHT: 1} for count in counts]
+    made = pa.Table.from_pylist(rows, stored.schema.append(pa.field(WEIGHT, pa.int64())))
+    return compare("millstream_admission", made, stored)

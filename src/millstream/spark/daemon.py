@@ -1,0 +1,24 @@
+"""The process that Spark's Python workers are forked from, with everything a stage needs already loaded.
+
+Spark's own daemon loads nothing, so that every worker imports Arrow, pandas and Polars for itself: about a second each. Nothing
+is opened here, only imported: what is open would not survive a fork. The imported objects are frozen out of the garbage
+collector, which Spark runs after every task.
+"""
+
+from __future__ import annotations
+
+import gc
+
+import pandas  # noqa: F401
+import pyarrow.compute  # noqa: F401
+import pyspark.worker  # noqa: F401
+from pyspark.daemon import manager
+from pyspark.sql.streaming import stateful_processor_util  # noqa: F401
+
+from millstream.kernel import host  # noqa: F401
+from millstream.spark import source, stateful  # noqa: F401
+
+if __name__ == "__main__":
+    gc.collect()
+    gc.freeze()
+    manager()

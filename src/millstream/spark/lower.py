@@ -1,0 +1,174 @@
+"""A chain laid onto Spark: records of all topics become chunks for the views, in one linear plan.
+
+Decoding and every scalar expression run natively, before the records are packed. Topics have different columns, so the
+expressions of each feed are computed one feed after the other over one frame; the user's text reaches Spark as it is. An
+expression sees only records that its feed can use: a malformed one never reaches it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from millstream.kernel.admit import IGNORED
+from millstream.kernel.host import Host, column_of, is_used
+from millstream.kernel.state import FOREVER
+from millstream.plan.chain import Chain, Feed, micros
+from millstream.plan.nodes import META_COLUMNS, Source
+from millstream.spark import stateful
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+HEARTBEAT_KEY = "millstream.heartbeat"
+"""Keys that begin like this belong to heartbeats: {"time": microseconds or null for the end, "pipeline": name or null for all}."""
+
+_RAW = ("_value", "_topic", *META_COLUMNS)
+_JUDGED = {
+    "_feed": "int",
+    "_bad": "string",
+    "_beat": "bigint",
+    "_t": "bigint",
+    "_wild": "boolean",
+    "_who": "string",
+    "_nth": "bigint",
+    "_deleted": "boolean",
+}
+_CORRUPT = "_corrupt"
+_OUTER = "millstream_outer"
+
+
+def lower(records: DataFrame, chain: Chain, partitions: Mapping[int, int], pipeline: str) -> DataFrame:
+    """Turn records (key, value, topic, partition, offset, timestamp, append_time) into the chunks that reach the sink."""
+    host = Host(chain, partitions)
+    frame = stateful.pack(decode(records, chain, pipeline), host)
+    for number in chain.stages:
+        frame = stateful.stage(frame, host, number)
+    return frame
+
+
+def decode(records: DataFrame, chain: Chain, pipeline: str) -> DataFrame:
+    """Decode each record by its topic and compute the expressions of its feed."""
+    frame = records.selectExpr(
+        "value AS _value",
+        "topic AS _topic",
+        "make_valid_utf8(cast(key AS string)) AS _key",
+        "partition AS _partition",
+        "offset AS _offset",
+        "append_time AS _append_time",
+        "timestamp AS _timestamp",
+        f"CASE {' '.join(f'WHEN topic = {_text(feed.source.topic)} THEN {feed.number}' for feed in chain.feeds)} END AS _feed",
+        "cast(null AS string) AS _bad",
+        f"CASE WHEN startswith(key, cast({_text(HEARTBEAT_KEY)} AS binary)) THEN {_beat(pipeline)} END AS _beat",
+        *(f"cast(null AS {kind}) AS {name}" for name, kind in list(_JUDGED.items())[3:]),
+    )
+    made: list[str] = []
+    for feed in chain.feeds:
+        frame = _decode_feed(frame, feed, made)
+        made += [column_of(feed, each.name) for each in feed.expressions]
+    return frame.selectExpr(
+        "_feed",
+        "_partition",
+        "_offset AS _o",
+        "unix_micros(_append_time) AS _a",
+        *(name for name in _JUDGED if name != "_feed" and any(is_used(feed, name) for feed in chain.feeds)),
+        *made,
+    )
+
+
+def _decode_feed(frame: DataFrame, feed: Feed, made: list[str]) -> DataFrame:
+    source = feed.source
+    kept = [*_RAW, *_JUDGED, *made]
+    mine = f"_feed = {feed.number} AND _beat IS NULL"
+    frame = frame.selectExpr(*kept, f"CASE WHEN {mine} THEN {_decoded(source)} END AS _d")
+    # Flat columns under their own names; the next step needs them by name.
+    flat = [f"{_column(source, name.name)} AS `{name.name}`" for name in source.columns]
+    frame = frame.selectExpr(*kept, f"CASE WHEN {mine} THEN {_unusable(source)} END AS _why", *flat)
+    usable = f"{mine} AND _why IS NULL"
+    judged = {
+        "_bad": f"CASE WHEN {mine} THEN {_complete(source)} ELSE _bad END",
+        "_deleted": f"CASE WHEN {mine} THEN _value IS NULL ELSE _deleted END" if source.kind == "table" else "_deleted",
+    }
+    if source.time is not None:
+        judged["_t"] = f"CASE WHEN {usable} THEN unix_micros(`{source.time.column}`) ELSE _t END"
+        if source.time.sent is not None:
+            received = f"`{source.time.received}`" if source.time.received else "_append_time"
+            off = f"abs(unix_micros({received}) - unix_micros(`{source.time.sent}`)) > {micros(source.time.wild)}"
+            judged["_wild"] = f"CASE WHEN {usable} THEN {off} ELSE _wild END"
+    if source.sequence is not None:
+        judged["_who"] = f"CASE WHEN {usable} THEN cast(({source.sequence.producer}) AS string) ELSE _who END"
+        judged["_nth"] = f"CASE WHEN {usable} THEN cast(({source.sequence.number}) AS bigint) ELSE _nth END"
+    return frame.selectExpr(
+        *_RAW,
+        *(f"{judged.get(name, name)} AS {name}" for name in _JUDGED),
+        *made,
+        *(
+            f"CASE WHEN {usable} THEN ({each.expression}) END AS {column_of(feed, each.name)}"
+            for each in feed.expressions
+        ),
+    )
+
+
+def _decoded(source: Source) -> str:
+    """The expression that turns ``_value`` into a struct of the source's columns."""
+    if source.codec == "text":
+        made = f"named_struct({_text(source.columns[0].name)}, cast(_value AS string))"
+        return f"CASE WHEN is_valid_utf8(cast(_value AS string)) THEN {made} END"
+    if source.codec == "avro":
+        # What cannot be read comes as a record of nulls, so the record is read as the one field of another: in bytes both
+        # are the same, and a field that is null tells a failure from a record that has only nulls to say.
+        outer = f'{{"type": "record", "name": "{_OUTER}", "fields": [{{"name": "it", "type": {source.avro_schema}}}]}}'
+        return f"from_avro(_value, {_text(outer)}, map('mode', 'PERMISSIVE')).it"
+    ddl = ", ".join(f"`{column.name}` {column.type}" for column in source.columns)
+    options = f"map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', '{_CORRUPT}')"
+    return f"from_json(cast(_value AS string), {_text(f'{ddl}, {_CORRUPT} string')}, {options})"
+
+
+def _column(source: Source, name: str) -> str:
+    """A column of the source: as it was sent, but for a table's key (a tombstone has it in the record's key) and a device's time."""
+    plain = f"_d.`{name}`"
+    if name in source.key and source.kind == "table":
+        kind = next(column.type for column in source.columns if column.name == name)
+        if len(source.key) == 1:
+            return f"coalesce({plain}, try_cast(_key AS {kind}))"
+        return f"coalesce({plain}, from_json(_key, {_text(f'`{name}` {kind}')}).`{name}`)"
+    if source.time is not None and name == source.time.column and source.time.sent is not None:
+        received = f"_d.`{source.time.received}`" if source.time.received else "_append_time"
+        off = f"unix_micros({received}) - unix_micros(_d.`{source.time.sent}`)"
+        return f"timestamp_micros(unix_micros({plain}) + coalesce({off}, 0))"
+    return plain
+
+
+def _unusable(source: Source) -> str:
+    """Why a record cannot be decoded, or null."""
+    if source.kind == "table":
+        return f"CASE WHEN _value IS NOT NULL THEN {_undecoded(source)} END"
+    return f"CASE WHEN _value IS NULL THEN 'no value' ELSE {_undecoded(source)} END"
+
+
+def _undecoded(source: Source) -> str:
+    # Spark lets bytes that are no text pass as a string; Arrow and all that follows do not.
+    shown = "left(make_valid_utf8(cast(_value AS string)), 200)"
+    declared = {"json": "JSON with the declared columns", "avro": "Avro of the declared schema", "text": "text"}[
+        source.codec
+    ]
+    failed = f"_d IS NULL OR _d.{_CORRUPT} IS NOT NULL" if source.codec == "json" else "_d IS NULL"
+    return f"CASE WHEN {failed} THEN concat({_text(f'not {declared}: ')}, {shown}) END"
+
+
+def _complete(source: Source) -> str:
+    """Why a record cannot be used: it does not decode, or lacks what it is placed by."""
+    needed = [source.time.column] if source.time else list(source.key) if source.kind == "table" else []
+    lacking = " ".join(f"WHEN `{name}` IS NULL THEN {_text(f'no value in column {name}')}" for name in needed)
+    return f"coalesce(_why, CASE {lacking} END)" if lacking else "_why"
+
+
+def _beat(pipeline: str) -> str:
+    value = "from_json(cast(value AS string), 'time bigint, pipeline string')"
+    ours = f"coalesce({value}.pipeline, {_text(pipeline)}) = {_text(pipeline)}"
+    return f"CASE WHEN {ours} THEN coalesce({value}.time, {FOREVER}) ELSE {IGNORED} END"
+
+
+def _text(value: str) -> str:
+    """A Spark SQL string literal."""
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"

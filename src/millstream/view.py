@@ -1,0 +1,63 @@
+"""A view: a relation under a name, and what is stored of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from millstream.plan.nodes import Emit, Node, Place, output_columns
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
+    import pyarrow
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A relation under a name, kept up to date in a store; its methods read what is stored there now.
+
+    ``key`` are the columns that identify a row. Without any, a row is identified by all of it and has a count (or, directly
+    over a stream, by where in the log it came from).
+    """
+
+    name: str
+    node: Node = field(repr=False)
+    to: str
+    emit: Emit
+    key: tuple[str, ...]
+    place: Place = field(compare=False)
+    pipeline: str
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of its columns, in order."""
+        return output_columns(self.node)
+
+    def get(self, *key: Any) -> dict[str, Any] | None:
+        """Give the row of one key, its values in the order of ``key`` (directly over a stream: topic, partition, offset)."""
+        from millstream.sink import open_store
+
+        with open_store(self.to) as store:
+            return store.get(self.name, key)
+
+    def arrow(self) -> pyarrow.Table:
+        """Give all rows as an Arrow table."""
+        from millstream.sink import open_store
+
+        with open_store(self.to) as store:
+            return store.table(self.name)
+
+    def frame(self) -> polars.DataFrame:
+        """Give all rows as a Polars frame."""
+        import polars
+
+        return polars.DataFrame(self.arrow())
+
+    def pandas(self) -> pandas.DataFrame:
+        """Give all rows as a pandas frame."""
+        return self.arrow().to_pandas()
+
+    def spark(self, session: Any) -> Any:
+        """Give all rows as a DataFrame of a Spark session."""
+        return session.createDataFrame(self.arrow())
