@@ -53,7 +53,7 @@ class Pipeline:
         to: str | None = None,
         checkpoint: str | None = None,
         kafka: Mapping[str, str] | None = None,
-        buckets: int = 16,
+        buckets: int = 8,
     ) -> None:
         self.place = here()
         with placed(self.place):

@@ -16,6 +16,7 @@ import polars as pl
 import pyarrow as pa
 
 from millstream.kernel.hash import hash_columns
+from millstream.kernel.spread import labels
 from millstream.plan.chain import SINK, Port
 
 WEIGHT = "_weight"
@@ -82,8 +83,9 @@ def send(rows: pl.DataFrame, port: Port, bucket: int = 0) -> Iterator[Chunk]:
     if port.stage == SINK:
         yield Chunk(port.stage, port.target, bucket, Kind.CHANGES, to_bytes(rows))
         return
+    named = labels(port.target, port.buckets, port.tasks)
     if port.buckets == 1 or not port.spread:
-        yield Chunk(port.stage, port.target, 0, Kind.CHANGES, to_bytes(rows))
+        yield Chunk(port.stage, port.target, named[0], Kind.CHANGES, to_bytes(rows))
         return
     buckets = (hash_columns([rows[name] for name in port.spread]) % port.buckets).astype(np.uint16)
     order = np.argsort(buckets, kind="stable")
@@ -93,7 +95,7 @@ def send(rows: pl.DataFrame, port: Port, bucket: int = 0) -> Iterator[Chunk]:
     for number, high in enumerate(ends):
         if high > low:
             data = to_bytes(whole.slice(low, int(high) - low))
-            yield Chunk(port.stage, port.target, number, Kind.CHANGES, data)
+            yield Chunk(port.stage, port.target, named[number], Kind.CHANGES, data)
         low = int(high)
 
 
@@ -103,7 +105,7 @@ _CARRIED = ("_topic", "_partition", "_offset", "_deleted")
 def mark(origin: str, time: int, port: Port) -> Iterator[Chunk]:
     """Tell every bucket of who takes our rows that nothing before ``time`` will come from us any more."""
     data = msgspec.msgpack.encode((origin, time))
-    for bucket in range(port.buckets):
+    for bucket in labels(port.target, port.buckets, port.tasks):
         yield Chunk(port.stage, port.target, bucket, Kind.MARK, data)
 
 

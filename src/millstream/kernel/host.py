@@ -18,6 +18,7 @@ from millstream.kernel.changelog import ChangelogKernel
 from millstream.kernel.chunk import Chunk, Kind, from_bytes, mark, one_frame, read_mark, send, to_bytes
 from millstream.kernel.kernel import Kernel, State
 from millstream.kernel.reduce import ReduceKernel
+from millstream.kernel.spread import labels
 from millstream.kernel.state import NEVER, Meta, Store
 from millstream.plan.chain import ADMIT, SINK, Chain, Changelog, Feed, Operator, Spec
 
@@ -127,10 +128,13 @@ class Host:
     def _mark(self, operator: Operator, meta: Meta) -> int:
         """The least of what all who feed this operator have said; one that has said nothing holds everything back."""
         feeds = {feed.number for feed in self.chain.feeds}
+        chain = self.chain
         origins = [
             f"{number}:{part}"
             for number in operator.inputs
-            for part in range(self.partitions[number] if number in feeds else self.chain.buckets)
+            for part in (
+                range(self.partitions[number]) if number in feeds else labels(number, chain.buckets, chain.tasks)
+            )
         ]
         return min((meta.marks.get(origin, NEVER) for origin in origins), default=NEVER)
 

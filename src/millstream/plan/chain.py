@@ -60,6 +60,8 @@ class Port:
     spread: tuple[str, ...] = ()
     buckets: int = 1
     marks: bool = False
+    tasks: int = 1
+    """Into how many tasks Spark deals the buckets; see :mod:`millstream.kernel.spread`."""
     late: bool = False
     """Takes the rows that admission rejects as late, and no others."""
 
@@ -155,6 +157,7 @@ class Chain:
     operators: tuple[Operator, ...]
     outputs: tuple[Output, ...]
     buckets: int
+    tasks: int = 1
 
     @property
     def stages(self) -> tuple[int, ...]:
@@ -185,12 +188,12 @@ class ViewPlan:
     key: tuple[str, ...]
 
 
-def build_chain(views: Sequence[ViewPlan], *, buckets: int, to: str) -> Chain:
+def build_chain(views: Sequence[ViewPlan], *, buckets: int, to: str, tasks: int = 1) -> Chain:
     """Lay all views of a pipeline onto one chain; what two of them share is there once.
 
-    ``to`` is where the side tables of late events go.
+    ``to`` is where the side tables of late events go. ``tasks`` is how many tasks a stage will have.
     """
-    return _Builder(buckets).build(views, to)
+    return _Builder(buckets, tasks).build(views, to)
 
 
 @dataclass
@@ -225,8 +228,8 @@ class _Rows:
 
 
 class _Builder:
-    def __init__(self, buckets: int) -> None:
-        self.buckets = buckets
+    def __init__(self, buckets: int, tasks: int) -> None:
+        self.buckets, self.tasks = buckets, tasks
         self.makers: list[_Maker] = []
         self.known: dict[tuple[Node, str], _Maker] = {}
         self.outputs: list[Output] = []
@@ -267,6 +270,7 @@ class _Builder:
             ),
             tuple(replace(output, number=first + output.number) for output in self.outputs),
             self.buckets,
+            self.tasks,
         )
 
     def _make(self, node: Node, role: str, stage: int) -> _Maker:
@@ -339,7 +343,9 @@ class _Builder:
             insert_only=rows.maker.source is not None,
         )
         maker.key = (*keys, WINDOW_COLUMNS[0]) if size else keys
-        self._connect(rows, Port(maker.stage, maker.number, (), None, keys, self.buckets, bool(size)), wanted)
+        self._connect(
+            rows, Port(maker.stage, maker.number, (), None, keys, self.buckets, bool(size), self.tasks), wanted
+        )
         rows.maker.retract = True  # what is taken back must be said: an aggregate cannot look it up
         return maker
 
@@ -364,7 +370,7 @@ class _Builder:
         maker.spec = Changelog(maker.key, kept)
         keys = tuple((name, feed.column(name)) for name in maker.key)
         columns = (*keys, *((name, name) for name in kept))
-        feed.ports.append(Port(maker.stage, maker.number, columns, None, maker.key, self.buckets))
+        feed.ports.append(Port(maker.stage, maker.number, columns, None, maker.key, self.buckets, tasks=self.tasks))
 
     # views
 

@@ -7,8 +7,12 @@ the same place. Its key begins with ``millstream.heartbeat``; what follows only 
 from __future__ import annotations
 
 import itertools
+import json
+import time as clock_of
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -16,9 +20,13 @@ from millstream.event import Event
 from millstream.kernel.state import FOREVER
 from millstream.log import Log
 from millstream.log.partitioner import partition_of
-from millstream.plan.chain import micros
+from millstream.plan.chain import Chain, micros
 from millstream.plan.nodes import EventTime
+from millstream.runtime.delivery import Position
 from millstream.spark.lower import HEARTBEAT_KEY
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,3 +84,89 @@ def due(time: EventTime, partitions: Mapping[int, Quiet], now: int | None) -> di
         for number in sorted(idle)
         if (partitions[number].watermark is None or (partitions[number].watermark or 0) < target) and target < FOREVER
     }
+
+
+class Heartbeats:
+    """The heartbeats of one run: for partitions that are new, that are silent, and for the end of all time."""
+
+    def __init__(self, log: Log, chain: Chain, position: Position, pipeline: str) -> None:
+        self.log, self.chain, self.position, self.pipeline = log, chain, position, pipeline
+        self._beaten: dict[str, float] = {}
+
+    def introduce(self, partitions: Mapping[str, int]) -> None:
+        """Give partitions that are new since the last run the watermark that their stream has reached."""
+        for feed in self.chain.feeds:
+            topic = feed.source.topic
+            known = self.position.offsets.get(topic, {})
+            marks = self.position.watermarks.get(topic, {})
+            for partition in range(partitions[topic]):
+                if partition not in known:
+                    known[partition] = 0
+                    self.position.start.setdefault(topic, {})[partition] = 0
+                    if feed.source.time is not None and marks:
+                        append_heartbeat(self.log, topic, partition, min(marks.values()), None)
+            self.position.offsets[topic] = known
+
+    def beat(self, query: StreamingQuery, now: int | None) -> bool:
+        """Append the heartbeats that are due; say whether there was any."""
+        any_due = False
+        for feed in self.chain.feeds:
+            time_of = feed.source.time
+            if time_of is None or not any(port.marks for port in feed.ports):
+                continue
+            topic = feed.source.topic
+            known = {
+                partition: Quiet(
+                    self.position.watermarks.get(topic, {}).get(partition),
+                    self.position.appended.get(topic, {}).get(partition),
+                )
+                for partition in self.position.offsets[topic]
+            }
+            found = due(time_of, known, now)
+            if found and now is not None:  # ask the log only now, as this is done all the time
+                unread = self._unread(query, topic)
+                found = due(time_of, {p: replace(each, unread=p in unread) for p, each in known.items()}, now)
+            if now is not None and len(found) == len(known) and not self._clock_may_speak(topic, time_of.idle):
+                continue
+            for partition, moment in found.items():
+                append_heartbeat(self.log, topic, partition, moment, None)
+                any_due = True
+        return any_due
+
+    def _unread(self, query: StreamingQuery, topic: str) -> set[int]:
+        """The partitions of which the log holds more than Spark has finished, be it a heartbeat; all, until it says.
+
+        Our own position will not do: on Kafka the end lies behind markers, which are no records.
+        """
+        read = finished_offsets(query)
+        if read is None:
+            return set(self.position.offsets[topic])
+        return {p for p, bound in self.log.bounds(topic).items() if read.get(topic, {}).get(str(p), 0) < bound.end}
+
+    def _clock_may_speak(self, topic: str, idle: timedelta | None) -> bool:
+        """When all partitions are quiet, time goes on by the clock: only while something waits for it, and not all the time."""
+        waiting = any(rows for rows, _, _ in self.position.held.values())
+        moment = clock_of.monotonic()
+        if not waiting or moment - self._beaten.get(topic, -1e9) < micros(idle or timedelta(0)) / 1e6:
+            return False
+        self._beaten[topic] = moment
+        return True
+
+    def close(self) -> None:
+        """End all time: nothing is expected any more, by this pipeline."""
+        for feed in self.chain.feeds:
+            if feed.source.time is not None:
+                for partition in self.position.offsets[feed.source.topic]:
+                    append_heartbeat(self.log, feed.source.topic, partition, None, self.pipeline)
+
+
+def finished_offsets(query: StreamingQuery) -> dict[str, dict[str, int]] | None:
+    """How far Spark says that it is, topic by topic; None before its first batch."""
+    done = query.lastProgress
+    if done is None:
+        return None
+    read: dict[str, dict[str, int]] = {}
+    for source in done["sources"]:
+        end = source["endOffset"]
+        read |= json.loads(end) if isinstance(end, str) else end or {}
+    return read

@@ -6,13 +6,12 @@ another took the pipeline over can still compute, but no longer write.
 
 from __future__ import annotations
 
-import json
 import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,17 +26,17 @@ from millstream.kernel.state import FOREVER
 from millstream.kernel.unpack import raw_schemas
 from millstream.log import open_log
 from millstream.pipeline import Pipeline
-from millstream.plan.chain import Chain, ViewPlan, build_chain, micros
+from millstream.plan.chain import Chain, ViewPlan, build_chain
 from millstream.plan.schema import parse_duration
 from millstream.runtime.checkpoint import open_checkpoint
 from millstream.runtime.delivery import Delivered, Delivery, Position, finished_schema, to_time
 from millstream.runtime.failure import explain
-from millstream.runtime.heartbeat import Quiet, append_heartbeat, due
+from millstream.runtime.heartbeat import Heartbeats, finished_offsets
 from millstream.sink import Sink, Target, open_sink
 from millstream.sink.lease import Keeper
 from millstream.spark.lower import decode, lower
 from millstream.spark.records import stream_records
-from millstream.spark.session import SETTINGS, is_local, require, spark_session
+from millstream.spark.session import SETTINGS, require, spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -111,11 +110,11 @@ def run(
     return _Run(pipeline, options, progress or (lambda _: None), stop or threading.Event()).run(spark)
 
 
-def chain_of(pipeline: Pipeline) -> Chain:
-    """The chain of a pipeline."""
+def chain_of(pipeline: Pipeline, tasks: int = 1) -> Chain:
+    """The chain of a pipeline; ``tasks`` of a stage share its buckets."""
     pipeline.validate()
     views = [ViewPlan(view.name, view.node, view.to, view.emit, view.key) for view in pipeline.views.values()]
-    return build_chain(views, buckets=pipeline.buckets, to=pipeline.to)
+    return build_chain(views, buckets=pipeline.buckets, to=pipeline.to, tasks=tasks)
 
 
 def session_for(pipeline: Pipeline, chain: Chain, given: SparkSession | None) -> SparkSession:
@@ -163,7 +162,6 @@ class _Run:
         self.progress = Progress(pipeline.name)
         self.failure: BaseException | None = None
         self.ending = False
-        self.beaten: dict[str, float] = {}
 
     def run(self, given: SparkSession | None) -> Progress:
         with ExitStack() as stack:
@@ -177,22 +175,24 @@ class _Run:
                 shutil.rmtree(folder, ignore_errors=True)
             starts = {topic: {p: bound.start for p, bound in found.items()} for topic, found in bounds.items()}
             last = next(iter(sinks.values()))[0].last(self.pipeline.name)
-            checkpoint = open_checkpoint(folder, self.pipeline, starts, last)
+            self.spark = spark = session_for(self.pipeline, self.chain, given)
+            checkpoint = open_checkpoint(folder, self.pipeline, starts, last, spark.sparkContext.defaultParallelism)
+            self.chain = chain_of(self.pipeline, checkpoint.tasks)
             self.position = Position(
                 checkpoint.start, {topic: dict(found) for topic, found in checkpoint.start.items()}
             )
             if last is not None:
                 self.position = Position.restore(checkpoint.start, last.offsets, last.state)
             partitions = {topic: len(found) for topic, found in bounds.items()}
-            self._introduce(partitions)
-            self.spark = spark = session_for(self.pipeline, self.chain, given)
+            self.heartbeats = Heartbeats(self.log, self.chain, self.position, self.pipeline.name)
+            self.heartbeats.introduce(partitions)
             targets = targets_of(spark, self.pipeline, self.chain)
             for address, (sink, _) in sinks.items():
                 wanted = [targets[output.name] for output in self.chain.outputs if output.to == address]
                 sink.prepare(self.pipeline.name, self.pipeline.fingerprint(), wanted)
             schemas = {name: target.schema for name, target in targets.items()}
             self.delivery = Delivery(self.chain, schemas, checkpoint.id, sinks, self.position)
-            with our_settings(spark):
+            with our_settings(spark, checkpoint.tasks):
                 query = self._start(spark, folder, partitions)
             try:
                 self._watch(query)
@@ -217,20 +217,6 @@ class _Run:
     def _lost(self, error: TakenOver) -> None:
         self.failure = self.failure or error
         self.stop.set()
-
-    def _introduce(self, partitions: Mapping[str, int]) -> None:
-        """Give partitions that are new since the last run the watermark that their stream has reached."""
-        for feed in self.chain.feeds:
-            topic = feed.source.topic
-            known = self.position.offsets.get(topic, {})
-            marks = self.position.watermarks.get(topic, {})
-            for partition in range(partitions[topic]):
-                if partition not in known:
-                    known[partition] = 0
-                    self.position.start.setdefault(topic, {})[partition] = 0
-                    if feed.source.time is not None and marks:
-                        append_heartbeat(self.log, topic, partition, min(marks.values()), None)
-            self.position.offsets[topic] = known
 
     def _start(self, spark: SparkSession, folder: Path, partitions: Mapping[str, int]) -> StreamingQuery:
         records = stream_records(
@@ -273,11 +259,8 @@ class _Run:
         old, position = self.progress, self.position
         marks = [
             min(
-                (
-                    position.watermarks.get(feed.source.topic, {}).get(p, -FOREVER)
-                    for p in range(len(self.log.bounds(feed.source.topic)))
-                ),
-                default=-FOREVER,
+                position.watermarks.get(feed.source.topic, {}).get(p, -FOREVER)
+                for p in position.offsets[feed.source.topic]
             )
             for feed in self.chain.feeds
             if feed.source.time is not None
@@ -314,7 +297,7 @@ class _Run:
     # while it runs
 
     def _watch(self, query: StreamingQuery) -> None:
-        caught_up = _CaughtUp(query) if self.options.once else None
+        caught_up = self._target(query) if self.options.once else None
         closed = not self.options.close
         while not self.stop.is_set():
             try:
@@ -324,13 +307,13 @@ class _Run:
                 self._failed(error)
                 return
             if caught_up is None:
-                self._beat(query, time.time_ns() // 1000)
-            elif caught_up.done:
-                if self._beat(query, None) or not closed:
+                self.heartbeats.beat(query, time.time_ns() // 1000)
+            elif caught_up.done():
+                if self.heartbeats.beat(query, None) or not closed:
                     if not closed:
-                        self._close_streams()
+                        self.heartbeats.close()
                         closed = True
-                    caught_up = _CaughtUp(query)
+                    caught_up = self._target(query)
                 else:
                     return
 
@@ -339,60 +322,8 @@ class _Run:
         self.failure = explain(cause, self.spark, self.pipeline, self.chain, self.position)
         self.failure.__cause__ = cause if cause is not self.failure else None
 
-    def _beat(self, query: StreamingQuery, now: int | None) -> bool:
-        """Append the heartbeats that are due; say whether there was any."""
-        any_due = False
-        for feed in self.chain.feeds:
-            time_of = feed.source.time
-            if time_of is None or not any(port.marks for port in feed.ports):
-                continue
-            topic = feed.source.topic
-            known = {
-                partition: Quiet(
-                    self.position.watermarks.get(topic, {}).get(partition),
-                    self.position.appended.get(topic, {}).get(partition),
-                )
-                for partition in self.position.offsets[topic]
-            }
-            found = due(time_of, known, now)
-            if found and now is not None:  # ask the log only now, as this is done all the time
-                unread = self._unread(query, topic)
-                found = due(time_of, {p: replace(each, unread=p in unread) for p, each in known.items()}, now)
-            if now is not None and len(found) == len(known) and not self._clock_may_speak(topic, time_of.idle):
-                continue
-            for partition, moment in found.items():
-                append_heartbeat(self.log, topic, partition, moment, None)
-                any_due = True
-        return any_due
-
-    def _unread(self, query: StreamingQuery, topic: str) -> set[int]:
-        """The partitions of which the log holds more than Spark has finished, be it a heartbeat; all, until it says.
-
-        Our own position will not do: on Kafka the end lies behind markers, which are no records.
-        """
-        done = query.lastProgress
-        if done is None:
-            return set(self.position.offsets[topic])
-        read: dict[str, dict[str, int]] = {}
-        for source in done["sources"]:
-            end = source["endOffset"]
-            read |= json.loads(end) if isinstance(end, str) else end or {}
-        return {p for p, bound in self.log.bounds(topic).items() if read.get(topic, {}).get(str(p), 0) < bound.end}
-
-    def _clock_may_speak(self, topic: str, idle: timedelta | None) -> bool:
-        """When all partitions are quiet, time goes on by the clock: only while something waits for it, and not all the time."""
-        waiting = any(rows for rows, _, _ in self.position.held.values())
-        moment = time.monotonic()
-        if not waiting or moment - self.beaten.get(topic, -1e9) < micros(idle or timedelta(0)) / 1e6:
-            return False
-        self.beaten[topic] = moment
-        return True
-
-    def _close_streams(self) -> None:
-        for feed in self.chain.feeds:
-            if feed.source.time is not None:
-                for partition in self.position.offsets[feed.source.topic]:
-                    append_heartbeat(self.log, feed.source.topic, partition, None, self.pipeline.name)
+    def _target(self, query: StreamingQuery) -> _CaughtUp:
+        return _CaughtUp(query, {topic: {p: b.end for p, b in self.log.bounds(topic).items()} for topic in self.topics})
 
     def _end(self, query: StreamingQuery) -> None:
         """Let the batch at hand end, then stop."""
@@ -411,25 +342,33 @@ class _Run:
 
 
 class _CaughtUp:
-    """Whether Spark has done everything that there was."""
+    """Whether Spark has done everything that there was when this was made, however fast more comes."""
 
-    def __init__(self, query: StreamingQuery) -> None:
-        self.done = False
-        self._query = query
+    def __init__(self, query: StreamingQuery, ends: Mapping[str, Mapping[int, int]]) -> None:
+        self._query, self._ends = query, ends
+        self._idle = False
         threading.Thread(target=self._wait, name="millstream-caught-up", daemon=True).start()
+
+    def done(self) -> bool:
+        """Whether Spark has got that far, or says that there is nothing left."""
+        read = finished_offsets(self._query) or {}
+        return self._idle or all(
+            read.get(topic, {}).get(str(p), -1) >= end
+            for topic, found in self._ends.items()
+            for p, end in found.items()
+        )
 
     def _wait(self) -> None:
         with suppress(Exception):  # a query that fails is not done; whoever watches it hears of it
             self._query.processAllAvailable()
-            self.done = True
+            self._idle = True
 
 
 @contextmanager
-def our_settings(spark: SparkSession) -> Iterator[None]:
+def our_settings(spark: SparkSession, tasks: int) -> Iterator[None]:
     """Our settings for the start of a query, which takes them with it; the session gets its own back."""
     wanted = {name: value for name, value in SETTINGS.items() if name.startswith("spark.sql.")}
-    if is_local(spark.conf.get("spark.master", "local")):
-        wanted["spark.sql.shuffle.partitions"] = str(spark.sparkContext.defaultParallelism)
+    wanted["spark.sql.shuffle.partitions"] = str(tasks)
     before = {name: spark.conf.get(name, None) for name in wanted}
     for name, value in wanted.items():
         spark.conf.set(name, value)

@@ -87,7 +87,7 @@ def verify(pipeline: Pipeline, *, spark: SparkSession | None = None) -> Verified
     targets = targets_of(spark, pipeline, chain)
     records = batch_records(spark, pipeline.log, position.start, position.offsets, kafka=pipeline.kafka or {})
     counts = {feed.number: len(position.offsets[feed.source.topic]) for feed in chain.feeds}
-    with our_settings(spark):
+    with our_settings(spark, spark.sparkContext.defaultParallelism):
         arrived = unpack(chain, chunks_of(lower(records, chain, counts, pipeline.name)))
     differences = []
     for output in chain.outputs:

@@ -17,7 +17,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -39,6 +39,7 @@ COLUMNS = (
     " headers array<struct<key: string, value: binary>>"
 )
 _CHUNK = 20_000
+_SMALL = 10_000  # records
 
 
 @dataclass(frozen=True)
@@ -91,11 +92,20 @@ class Options:
         )
 
 
-class Range(InputPartition):
-    """A part of one partition, read by one task."""
+class Range(NamedTuple):
+    """A part of one partition."""
 
-    def __init__(self, topic: str, partition: int, start: int, end: int) -> None:
-        self.topic, self.partition, self.start, self.end = topic, partition, start, end
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+
+class Task(InputPartition):
+    """What one task reads, one range after the other."""
+
+    def __init__(self, ranges: Sequence[Range]) -> None:
+        self.ranges = list(ranges)
 
 
 class MillstreamSource(DataSource):
@@ -192,8 +202,15 @@ class _Planner:
             }
         return self.resolve(self.options.starting or default)
 
+    def tasks(self, start: Offsets, end: Offsets) -> list[Task]:
+        """Cut [start, end) into tasks: a range each, or all in one if there is little, as a task costs more than it."""
+        ranges = self.ranges(start, end)
+        if ranges and not self.options.min_partitions and sum(each.end - each.start for each in ranges) <= _SMALL:
+            return [Task(ranges)]
+        return [Task([each]) for each in ranges]
+
     def ranges(self, start: Offsets, end: Offsets) -> list[Range]:
-        """Cut [start, end) into tasks; partitions that are new begin at their first offset."""
+        """Cut [start, end) into ranges; partitions that are new begin at their first offset."""
         bounds = self.bounds()
         total = sum(end[t][p] - start.get(t, {}).get(p, 0) for t in end for p in end[t])
         share = -(-total // self.options.min_partitions) if self.options.min_partitions else total
@@ -209,22 +226,26 @@ class _Planner:
         return ranges
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """Read one task: first what is archived, then what is live."""
-        if not isinstance(partition, Range):
-            return  # Spark's way to say that there is nothing to read
+        """Read one task."""
+        if isinstance(partition, Task):  # None is Spark's way to say that there is nothing to read
+            for each in partition.ranges:
+                yield from self._read(each)
+
+    def _read(self, part: Range) -> Iterator[pa.RecordBatch]:
+        """First what is archived, then what is live."""
         columns = SCHEMA.names if self.options.append_time else SCHEMA.names[:-1]
-        live = partition.start
-        archive = self.archive(partition.topic)
-        span = archive.span(partition.partition) if archive else None
-        if archive and span and span[0] <= partition.start < span[1]:
-            live = min(span[1], partition.end)
-            for batch in archive.read(partition.partition, partition.start, live):
+        live = part.start
+        archive = self.archive(part.topic)
+        span = archive.span(part.partition) if archive else None
+        if archive and span and span[0] <= part.start < span[1]:
+            live = min(span[1], part.end)
+            for batch in archive.read(part.partition, part.start, live):
                 yield batch.select(columns)
-        while live < partition.end:
-            rows = self.log.rows(partition.topic, partition.partition, live, partition.end, _CHUNK)
+        while live < part.end:
+            rows = self.log.rows(part.topic, part.partition, live, part.end, _CHUNK)
             if not rows:
                 return  # compaction has left nothing of the rest
-            yield to_arrow(partition.topic, partition.partition, rows).select(columns)
+            yield to_arrow(part.topic, part.partition, rows).select(columns)
             live = rows[-1][0] + 1
 
 
@@ -233,7 +254,7 @@ class BatchReader(_Planner, DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Fix the range now; what comes later is not read."""
-        return self.ranges(self.start("earliest"), self.resolve(self.options.ending))
+        return self.tasks(self.start("earliest"), self.resolve(self.options.ending))
 
 
 class StreamReader(_Planner, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -301,7 +322,7 @@ class StreamReader(_Planner, DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         """Tasks of a micro-batch."""
-        return self.ranges(start, end)
+        return self.tasks(start, end)
 
     def commit(self, end: Offsets) -> None:
         """Show the progress as a consumer group."""
