@@ -201,7 +201,7 @@ def test_the_bare_format_needs_no_function_of_ours(spark: SparkSession, embedded
     embedded.append(topic, numbered(range(50)))
     reader = spark.read.format("millstream").options(log=embedded.url, subscribe=topic)
     assert reader.load().count() == 50
-    assert reader.load().rdd.getNumPartitions() == len({r.partition for r in read_all(embedded, topic)})
+    assert reader.load().rdd.getNumPartitions() == 1  # so little is not worth a second task
     assert reader.option("minPartitions", 10).load().rdd.getNumPartitions() >= 10
     offsets = {str(p): bounds.end for p, bounds in embedded.bounds(topic).items()}
     embedded.append(topic, numbered(range(50, 60)))

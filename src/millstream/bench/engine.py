@@ -42,6 +42,8 @@ NAMES = (
     "reduce", "distinct", "keys_growth", "state_growth", "checkpoint_bytes", "delay_p50", "delay_p99", "start",
 )  # fmt: skip
 ROUNDS = 3
+COLD = 4
+"""Batches that are not counted: the JVM still compiles."""
 _SCHEMA = "k long, v long"
 _PARTITIONS = 4
 
@@ -81,14 +83,14 @@ def _reduce(
     """Keyed count and sum over 100,000 keys; then over a million."""
     batch, keys = max(1000, int(400_000 * scale)), max(100, int(100_000 * scale))
     say(f"reduce: {batch:,} records a batch, {keys:,} keys")
-    log = _filled(folder, "events", (_events(batch, keys, round_) for round_ in range(ROUNDS + 2)))
+    log = _filled(folder, "events", (_events(batch, keys, round_) for round_ in range(ROUNDS + COLD)))
     writing: list[float] = []
     ours = _timed(spark, lambda: _run(folder, log, "count(*)", "sum(v)", limit=batch, writing=writing))
     size = _written(folder / "ours.checkpoint")
     plain = _timed(spark, lambda: _plain(spark, folder, log, batch, _count_and_sum))
     if "reduce" in names:
         yield Result("reduce", _rate(ours), "events/s", "plain Structured Streaming", _rate(plain))
-        yield from _where(spark, folder, log, ours, statistics.median(writing[2:] or writing) / batch * 1e6)
+        yield from _where(spark, folder, log, ours, statistics.median(writing[COLD:] or writing) / batch * 1e6)
     if "checkpoint_bytes" in names:
         written = _written(folder / "plain.checkpoint") / (batch * len(plain))
         yield Result(
@@ -115,7 +117,7 @@ def _reduce(
 def _distinct(spark: SparkSession, folder: Path, scale: float, say: Callable[[str], None]) -> Iterator[Result]:
     batch, keys = max(1000, int(200_000 * scale)), max(100, int(1_000 * scale))
     say(f"distinct: {batch:,} records a batch, {keys:,} keys")
-    log = _filled(folder, "events", (_events(batch, keys, round_, values=50_000) for round_ in range(ROUNDS + 2)))
+    log = _filled(folder, "events", (_events(batch, keys, round_, values=50_000) for round_ in range(ROUNDS + COLD)))
     ours = _timed(spark, lambda: _run(folder, log, "count(distinct v)", limit=batch))
     plain = _timed(spark, lambda: _plain(spark, folder, log, batch, _count_distinct))
     yield Result(
@@ -133,7 +135,7 @@ def _state_growth(spark: SparkSession, folder: Path, scale: float, say: Callable
         log = _filled(place, "events", (_every(rows, low, step) for low in range(0, rows, step)))
         _run(place, log, "count(*)", "sum(v)", limit=step)
         with open_log(log) as opened:
-            for round_ in range(2 * ROUNDS + 2):
+            for round_ in range(2 * ROUNDS + COLD):
                 opened.append("events", _events(1_000, rows, round_))
                 time.sleep(0.002)  # an append time of its own: a batch takes whole append times
         timed = _timed(spark, partial(_run, place, log, "count(*)", "sum(v)", limit=1_000))
@@ -336,12 +338,12 @@ def _listening(spark: SparkSession, found: list[tuple[str, Timed]]) -> Iterator[
 
 
 def _timed(spark: SparkSession, work: Callable[[], str]) -> list[Timed]:
-    """Run a query over its backlog and give its batches, without the first two, which are cold."""
+    """Run a query over its backlog and give its batches, without those that are cold."""
     found: list[tuple[str, Timed]] = []
     with _listening(spark, found):
         name = work()
     batches = [timed for of, timed in found if of == name]
-    return batches[2:] or batches
+    return batches[COLD:] or batches[-1:]
 
 
 def _rate(timed: list[Timed]) -> float:

@@ -39,7 +39,7 @@ def stream_records(
         check_local(spark, log)
         spark.dataSource.register(MillstreamSource)
         options |= {"log": absolute(log), "subscribe": ",".join(partitions), "assign": assign, "group": group}
-        options |= {"includeAppendTime": "true", "wholeAppends": "true"}
+        options |= {"includeAppendTime": "true", "includeHeaders": "false", "wholeAppends": "true"}
         return spark.readStream.format("millstream").options(**options).load().select(*COLUMNS)
     options |= {"assign": assign, **kafka_options(log, kafka)}
     return _kafka_columns(spark.readStream.format("kafka").options(**options).load())
@@ -59,7 +59,8 @@ def batch_records(
     if log.startswith("sqlite:"):
         check_local(spark, log)
         spark.dataSource.register(MillstreamSource)
-        options |= {"log": absolute(log), "subscribe": ",".join(end), "assign": assign, "includeAppendTime": "true"}
+        options |= {"log": absolute(log), "subscribe": ",".join(end), "assign": assign}
+        options |= {"includeAppendTime": "true", "includeHeaders": "false"}
         return spark.read.format("millstream").options(**options).load().select(*COLUMNS)
     options |= {"assign": assign, **kafka_options(log, kafka)}
     return _kafka_columns(spark.read.format("kafka").options(**options).load())

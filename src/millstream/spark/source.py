@@ -4,7 +4,7 @@ Columns and option names are those of Spark's Kafka source: key, value, topic, p
 ``subscribe`` (topics, by comma), ``startingOffsets``, ``endingOffsets`` (batch), ``startingTimestamp``,
 ``maxOffsetsPerTrigger``, ``minPartitions``. Ours are ``log`` (the address), ``archive`` (a folder: offsets that have
 left the live log are read from there), ``group`` (the consumer group that shows the progress, ``spark-TOPIC`` unless
-named), ``includeAppendTime``, ``assign`` (JSON, topic → partitions: only these, even if the topic grows) and ``wholeAppends``
+named), ``includeAppendTime``, ``includeHeaders`` (true unless said), ``assign`` (JSON, topic → partitions: only these, even if the topic grows) and ``wholeAppends``
 (a limit never cuts an append in two: all partitions are cut at one append time).
 
 All partitions of a micro-batch are cut in one read transaction, so at the end of whole append batches unless a limit
@@ -34,10 +34,16 @@ from millstream.log.store import first_appended_after, records_table
 Offsets = dict[str, dict[str, int]]
 """Topic → partition (as text, for JSON) → the next offset to read; as in Spark's Kafka source."""
 
-COLUMNS = (
-    "key binary, value binary, topic string, partition int, offset long, timestamp timestamp,"
-    " headers array<struct<key: string, value: binary>>"
-)
+TYPES = {
+    "key": "binary",
+    "value": "binary",
+    "topic": "string",
+    "partition": "int",
+    "offset": "long",
+    "timestamp": "timestamp",
+    "headers": "array<struct<key: string, value: binary>>",
+    "append_time": "timestamp",
+}
 _CHUNK = 20_000
 _SMALL = 10_000  # records
 
@@ -58,6 +64,13 @@ class Options:
     append_time: bool
     assign: str = ""
     whole_appends: bool = False
+    headers: bool = True
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns to give, in order."""
+        wanted = {"headers": self.headers, "append_time": self.append_time}
+        return [name for name in SCHEMA.names if wanted.get(name, True)]
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Options:
@@ -89,6 +102,7 @@ class Options:
             append_time=low.get("includeappendtime", "false").lower() == "true",
             assign=low.get("assign", ""),
             whole_appends=low.get("wholeappends", "false").lower() == "true",
+            headers=low.get("includeheaders", "true").lower() == "true",
         )
 
 
@@ -118,7 +132,7 @@ class MillstreamSource(DataSource):
 
     def schema(self) -> str:
         """Spark's Kafka columns, and the append time where asked for."""
-        return COLUMNS + (", append_time timestamp" if Options.of(self.options).append_time else "")
+        return ", ".join(f"{name} {TYPES[name]}" for name in Options.of(self.options).columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002
         """Read once."""
@@ -233,7 +247,7 @@ class _Planner:
 
     def _read(self, part: Range) -> Iterator[pa.RecordBatch]:
         """First what is archived, then what is live."""
-        columns = SCHEMA.names if self.options.append_time else SCHEMA.names[:-1]
+        columns = self.options.columns
         live = part.start
         archive = self.archive(part.topic)
         span = archive.span(part.partition) if archive else None
