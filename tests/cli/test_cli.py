@@ -15,7 +15,7 @@ from typing import Any
 import click
 import pytest
 
-from millstream.cli import cli, run
+from millstream.cli import cli, execute
 from millstream.event import Event
 from millstream.log import open_log
 from tests.waiting import until
@@ -41,7 +41,7 @@ def go(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> R
     def go(*arguments: str, text: str = "") -> tuple[int, str, str]:
         stdin = io.TextIOWrapper(io.BytesIO(text.encode()))
         monkeypatch.setattr(sys, "stdin", stdin)
-        code = run(list(arguments))
+        code = execute(list(arguments))
         captured = capsys.readouterr()
         return code, captured.out, captured.err
 

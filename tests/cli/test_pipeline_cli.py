@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from millstream.cli import run as cli
+from millstream.cli import execute as cli
 from millstream.runtime.run import run
 from tests.runtime.shop_file import Child, append_clicks, batches, load, write_shop
 

@@ -205,7 +205,8 @@ def _start(folder: Path, say: Callable[[str], None]) -> Result:
     taken = []
     for _ in range(ROUNDS):
         began = time.monotonic()
-        command = [sys.executable, "-m", "millstream.cli", "run", "small.py", "--once", "--rebuild", "--json"]
+        program = [sys.executable, "-c", "from millstream.cli import main; main()"]
+        command = [*program, "run", "small.py", "--once", "--rebuild", "--json"]
         with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
             assert process.stdout is not None  # noqa: S101
             process.stdout.readline()

@@ -72,10 +72,10 @@ def cli(ctx: click.Context, log: str | None, config: str | None, debug: bool) ->
 def main(argv: list[str] | None = None) -> None:
     """Run the command line and leave with its exit code; SIGTERM ends it like SIGINT, in good order."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    sys.exit(run(argv))
+    sys.exit(execute(argv))
 
 
-def run(argv: list[str] | None = None) -> int:
+def execute(argv: list[str] | None = None) -> int:
     """Run the command line; give its exit code."""
     debug = "--debug" in (sys.argv if argv is None else argv) or bool(os.environ.get("MILLSTREAM_DEBUG"))
     try:
