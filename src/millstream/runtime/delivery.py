@@ -97,9 +97,11 @@ class Delivery:
         checkpoint: str,
         sinks: Mapping[str, tuple[Sink, int]],
         position: Position,
+        spark: SparkSession,
     ) -> None:
         self.chain, self.schemas, self.checkpoint = chain, schemas, checkpoint
-        self.sinks, self.position = sinks, position
+        # Not the session of a batch's frame: making a frame in it would make the query's copy everyone's active session.
+        self.sinks, self.position, self.spark = sinks, position, spark
 
     def deliver(self, frame: DataFrame, batch: int) -> Delivered:
         """Collect a batch and commit it."""
@@ -107,7 +109,7 @@ class Delivery:
         arrived = unpack(self.chain, chunks_of(frame))
         self.position.advance(arrived)
         tables = {
-            output.name: finish(frame.sparkSession, output, arrived.changes[output.name], self.schemas[output.name])
+            output.name: finish(self.spark, output, arrived.changes[output.name], self.schemas[output.name])
             for output in self.chain.outputs
             if output.name in arrived.changes
         }

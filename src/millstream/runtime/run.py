@@ -191,7 +191,7 @@ class _Run:
                 wanted = [targets[output.name] for output in self.chain.outputs if output.to == address]
                 sink.prepare(self.pipeline.name, self.pipeline.fingerprint(), wanted)
             schemas = {name: target.schema for name, target in targets.items()}
-            self.delivery = Delivery(self.chain, schemas, checkpoint.id, sinks, self.position)
+            self.delivery = Delivery(self.chain, schemas, checkpoint.id, sinks, self.position, spark)
             with our_settings(spark, checkpoint.tasks):
                 query = self._start(spark, folder, partitions)
             try:

@@ -17,7 +17,9 @@ from millstream.sink.contract import Batch, Entry, Sink, Target
 from millstream.sink.file import ViewFile
 from millstream.sink.values import time_micros, time_text
 
-_START_OVER = "`millstream run --rebuild` computes the views anew; or give the changed pipeline another name"
+_START_OVER = (
+    "to start over, `millstream run --rebuild` computes the views anew; or give the changed pipeline another name"
+)
 
 
 class SqliteSink(Sink):
