@@ -7,6 +7,14 @@ import click
 from millstream.bench import Result, report
 from millstream.cli.output import json_option, show, stderr, to_json
 
+_scale = click.option(
+    "--scale",
+    type=click.FloatRange(0.001, 10),
+    default=1.0,
+    show_default=True,
+    help="Measure less (or more) of everything.",
+)
+
 
 @click.group("bench")
 def command() -> None:
@@ -19,13 +27,7 @@ def command() -> None:
     metavar="NAMES",
     help="Only these, by comma: append, append_kafka, read, spark_read, delay_p99, append_growth.",
 )
-@click.option(
-    "--scale",
-    type=click.FloatRange(0.001, 10),
-    default=1.0,
-    show_default=True,
-    help="Measure less (or more) of everything.",
-)
+@_scale
 @json_option
 def log(only: str | None, scale: float, as_json: bool) -> None:
     """Measure the event log: records of 100 bytes, 4 partitions. Takes some minutes, and 2 GB in the temporary folder.
@@ -49,13 +51,7 @@ def log(only: str | None, scale: float, as_json: bool) -> None:
     metavar="NAMES",
     help="Only these, by comma: reduce, distinct, keys_growth, state_growth, checkpoint_bytes, delay_p50, delay_p99, start.",
 )
-@click.option(
-    "--scale",
-    type=click.FloatRange(0.001, 10),
-    default=1.0,
-    show_default=True,
-    help="Measure less (or more) of everything.",
-)
+@_scale
 @json_option
 def engine(only: str | None, scale: float, as_json: bool) -> None:
     """Measure pipelines: JSON records in the log to a view, beside plain Structured Streaming. Takes some ten minutes.

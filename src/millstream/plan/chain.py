@@ -169,13 +169,6 @@ class Chain:
         """The feed of that number."""
         return next(feed for feed in self.feeds if feed.number == number)
 
-    def feeds_below(self, number: int) -> frozenset[int]:
-        """The feeds whose watermarks reach this operator."""
-        operator = next((each for each in self.operators if each.number == number), None)
-        if operator is None:
-            return frozenset({number})
-        return frozenset().union(*(self.feeds_below(below) for below in operator.inputs))
-
 
 @dataclass(frozen=True, slots=True)
 class ViewPlan:

@@ -81,8 +81,6 @@ class Delivered:
 
     batch: int
     counts: Mapping[str, int]
-    changes: Mapping[str, int]
-    new: bool
     seconds: float
     write_seconds: float
 
@@ -114,10 +112,10 @@ class Delivery:
             if output.name in arrived.changes
         }
         counts = counts_table(arrived)
-        new, writing = False, time.monotonic()
+        writing = time.monotonic()
         for address, (sink, fence) in self.sinks.items():
             views = {output.name for output in self.chain.outputs if output.to == address}
-            new |= sink.commit(
+            sink.commit(
                 Batch(
                     self.checkpoint,
                     batch,
@@ -130,9 +128,8 @@ class Delivery:
                 )
             )
         summed = {name: sum(getattr(count, name) for count in arrived.counts) for name in COUNTED}
-        changed = {name: table.num_rows for name, table in tables.items()}
         now = time.monotonic()
-        return Delivered(batch, summed, changed, new, now - began, now - writing)
+        return Delivered(batch, summed, now - began, now - writing)
 
 
 def chunks_of(frame: DataFrame) -> list[Chunk]:
@@ -143,7 +140,7 @@ def chunks_of(frame: DataFrame) -> list[Chunk]:
 
 
 def finish(spark: SparkSession, output: Output, rows: pl.DataFrame, schema: pa.Schema) -> pa.Table:
-    """Turn a view's raw changes into its columns, by Polars where only names change, by Spark where there is more to do."""
+    """Turn a view's raw changes into its columns, by itself where only names change, by Spark where there is more to do."""
     try:
         made = _finished(spark, output, rows.to_arrow())
     except PySparkException as error:
