@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from millstream.plan.chain import ADMIT, SINK, Chain, Changelog, Measure, Reduce, ViewPlan, build_chain
+from millstream.plan.chain import ADMIT, SINK, Chain, ViewPlan, build_chain
 from millstream.plan.nodes import (
     Aggregate,
     Aggregation,
@@ -25,6 +25,7 @@ from millstream.plan.nodes import (
 from millstream.plan.nodes import (
     Sequence as Numbered,
 )
+from millstream.plan.spec import Changelog, Measure, Reduce
 
 COLUMNS = (Column("k", "long"), Column("g", "string"), Column("v", "double"), Column("at", "timestamp"))
 STREAM = Source("stream", "clicks", "clicks", COLUMNS)

@@ -10,11 +10,11 @@ import polars as pl
 
 from millstream.kernel.kernel import State, differing, signed
 from millstream.kernel.segment import PLACE, place
-from millstream.plan.chain import Changelog
+from millstream.plan.spec import Changelog
 
 
 class ChangelogKernel:
-    """The kernel of :class:`~millstream.plan.chain.Changelog`; rows come with ``_offset`` and ``_deleted``."""
+    """The kernel of :class:`~millstream.plan.spec.Changelog`; rows come with ``_offset`` and ``_deleted``."""
 
     def __init__(self, spec: Changelog) -> None:
         self.spec = spec

@@ -20,7 +20,8 @@ from millstream.kernel.kernel import Kernel, State
 from millstream.kernel.reduce import ReduceKernel
 from millstream.kernel.spread import labels
 from millstream.kernel.state import NEVER, Meta, Store
-from millstream.plan.chain import ADMIT, SINK, Chain, Changelog, Feed, Operator, Spec
+from millstream.plan.chain import ADMIT, SINK, Chain, Feed, Operator
+from millstream.plan.spec import Changelog, Spec
 
 COLUMNS = ("_o", "_a", "_t", "_bad", "_beat", "_wild", "_who", "_nth", "_deleted")
 """What the first step gets of every record besides the feed's expressions; see :mod:`millstream.kernel.admit`."""

@@ -15,7 +15,7 @@ import polars as pl
 from millstream.errors import PipelineError
 from millstream.kernel import exact, integers
 from millstream.kernel.chunk import WEIGHT
-from millstream.plan.chain import Measure, Reduce
+from millstream.plan.spec import Measure, Reduce
 
 ROWS = "_n"
 """The column that counts a group's rows: a group is there while it is not zero."""

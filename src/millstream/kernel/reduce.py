@@ -12,15 +12,15 @@ import polars as pl
 from millstream.kernel.kernel import State, differing, signed
 from millstream.kernel.measures import ROWS, Bag, Linear, bag_name, bags, best, distincts, is_linear, look, weigh
 from millstream.kernel.segment import PLACE, Places, place
-from millstream.plan.chain import Reduce
 from millstream.plan.nodes import WINDOW_COLUMNS
+from millstream.plan.spec import Reduce
 
 _EXPIRES = "_x"
 _ONE = "_g"  # the key of a reduction without keys
 
 
 class ReduceKernel:
-    """The kernel of :class:`~millstream.plan.chain.Reduce`."""
+    """The kernel of :class:`~millstream.plan.spec.Reduce`."""
 
     def __init__(self, spec: Reduce) -> None:
         self.spec = spec

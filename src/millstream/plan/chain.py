@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import TypeAlias
 
 from millstream.plan import expression
 from millstream.plan.nodes import (
@@ -19,7 +18,6 @@ from millstream.plan.nodes import (
     WINDOW_COLUMNS,
     Aggregate,
     Emit,
-    Function,
     Named,
     Node,
     Select,
@@ -28,6 +26,7 @@ from millstream.plan.nodes import (
     output_columns,
     source_of,
 )
+from millstream.plan.spec import Changelog, Measure, Reduce, Spec
 
 ADMIT = 0
 """The stage of admission; kernels come after it."""
@@ -79,44 +78,6 @@ class Feed:
     def judged(self) -> bool:
         """Whether admission needs state: a stream with event time, or with producers that repeat themselves."""
         return self.source.time is not None or self.source.sequence is not None
-
-
-@dataclass(frozen=True, slots=True)
-class Changelog:
-    """A table's upserts and tombstones as changes: the latest row of each key."""
-
-    keys: tuple[str, ...]
-    values: tuple[str, ...]
-    retract: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Measure:
-    """One aggregate over columns of the input."""
-
-    name: str
-    function: Function
-    arguments: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Reduce:
-    """One row for each group. Spans are microseconds; ``size`` None means no window.
-
-    ``retract`` says whether −before goes along with +after; a sink that stores by key does not need it.
-    ``insert_only`` says that nothing is ever taken back from the input, so the best of each group may stand for the rest.
-    """
-
-    keys: tuple[str, ...]
-    measures: tuple[Measure, ...]
-    size: int | None = None
-    emit: Emit = "changes"
-    lateness: int = 0
-    insert_only: bool = True
-    retract: bool = True
-
-
-Spec: TypeAlias = Changelog | Reduce
 
 
 @dataclass(frozen=True, slots=True)
