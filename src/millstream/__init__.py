@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from millstream.load import load_pipeline
     from millstream.log.archive import Archive
     from millstream.pipeline import Pipeline
-    from millstream.plan.relation import Relation, tumbling
+    from millstream.plan.relation import Relation
     from millstream.plan.source import Clock
+    from millstream.plan.window import hopping, rows, session, sliding, span, tumbling
     from millstream.runtime.run import Progress, run
     from millstream.runtime.verify import Verified, verify
     from millstream.spark.read import read_batch, read_stream
@@ -51,12 +52,17 @@ __all__ = [
     "Verified",
     "View",
     "__version__",
+    "hopping",
     "lag",
     "load_pipeline",
     "open_log",
     "read_batch",
     "read_stream",
+    "rows",
     "run",
+    "session",
+    "sliding",
+    "span",
     "spark_session",
     "tumbling",
     "verify",
@@ -70,12 +76,17 @@ _LATER = {
     "Relation": "millstream.plan.relation",
     "Verified": "millstream.runtime.verify",
     "View": "millstream.view",
+    "hopping": "millstream.plan.window",
     "load_pipeline": "millstream.load",
     "read_batch": "millstream.spark.read",
     "read_stream": "millstream.spark.read",
+    "rows": "millstream.plan.window",
     "run": "millstream.runtime.run",
+    "session": "millstream.plan.window",
+    "sliding": "millstream.plan.window",
+    "span": "millstream.plan.window",
     "spark_session": "millstream.spark.session",
-    "tumbling": "millstream.plan.relation",
+    "tumbling": "millstream.plan.window",
     "verify": "millstream.runtime.verify",
 }
 

@@ -1,6 +1,6 @@
 """A chain without Spark: records in, batch by batch, and the views as dictionaries of rows.
 
-Expressions are the few that tests need: column names, and the start of a tumbling window.
+Expressions are column names, times in microseconds, the start of a tumbling window, and what kernels compute themselves.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ from millstream.kernel import segment
 from millstream.kernel.admit import Count
 from millstream.kernel.chunk import WEIGHT, Chunk, Kind, from_bytes
 from millstream.kernel.host import Held, Host, column_of
+from millstream.kernel.scalar import compile_scalar
 from millstream.kernel.state import FOREVER, Memory
 from millstream.plan.chain import SINK, Chain, Feed
+from millstream.plan.spec import JoinSpec
 
 _WINDOW = re.compile(r"timestamp_micros\(unix_micros\((\w+)\) - pmod\(unix_micros\(\w+\), (\d+)\)\)")
 STAMP = pl.Datetime("us", "UTC")
@@ -40,6 +42,8 @@ class Rec:
     bad: str | None = None
     beat: int | None = None
     deleted: bool = False
+    stamp: int | None = None
+    """Its own timestamp (µs); the append unless said."""
 
 
 class Local:
@@ -51,8 +55,8 @@ class Local:
     limit = 256
 
     def __init__(self, chain: Chain, partitions: int, types: dict[int, dict[str, Any]], seed: int = 0) -> None:
-        self.host = Host(chain, {feed.number: partitions for feed in chain.feeds})
         self.chain, self.types = chain, types
+        self.host = Host(chain, {feed.number: partitions for feed in chain.feeds}, self._schemas())
         self.stores: dict[tuple[int, int, int], Memory] = defaultdict(Memory)
         self.rows: dict[str, Counter[tuple[Any, ...]]] = {output.name: Counter() for output in chain.outputs}
         self.keyed: dict[str, dict[tuple[Any, ...], tuple[Any, ...]]] = {output.name: {} for output in chain.outputs}
@@ -117,6 +121,15 @@ class Local:
         """Segments in all stores of kernels."""
         return sum(len(store.segments) for (stage, _, _), store in self.stores.items() if stage)
 
+    def _schemas(self) -> dict[int, pl.Schema]:
+        """The types of the feeds' expressions, as Spark would know them."""
+        schemas = {}
+        for feed in self.chain.feeds:
+            base = pl.DataFrame(schema={**self.types[feed.number], "_timestamp": STAMP})
+            made = {each.name: self._evaluate(base, each.expression, feed).dtype for each in feed.expressions}
+            schemas[feed.number] = pl.Schema(made)
+        return schemas
+
     def _decode(self, records: Sequence[Rec]) -> pa.RecordBatch:
         columns: dict[str, pl.Series] = {
             "_feed": pl.Series([record.feed for record in records], dtype=pl.Int32),
@@ -137,6 +150,8 @@ class Local:
                     for name, dtype in self.types[feed.number].items()
                 }
             )
+            stamps = pl.Series([record.append if record.stamp is None else record.stamp for record in records])
+            base = base.with_columns(stamps.cast(pl.Int64).cast(STAMP).alias("_timestamp"))
             if feed.source.time is not None and feed.number == records[0].feed:
                 columns["_t"] = base[feed.source.time.column].dt.epoch("us")
             if feed.source.sequence is not None and feed.number == records[0].feed:
@@ -152,6 +167,12 @@ class Local:
             return (micros - micros % size).cast(STAMP)
         if condition := re.fullmatch(r"coalesce\(\((\w+) > (-?\d+)\), false\)", sql):
             return (base[condition[1]] > int(condition[2])).fill_null(False)
+        if moment := re.fullmatch(r"unix_micros\((\w+)\)", sql):
+            return base[moment[1]].dt.epoch("us")
+        if sql == "true":
+            return pl.Series([True] * base.height, dtype=pl.Boolean)
+        if sql not in base.columns and (scalar := compile_scalar(sql, base.schema)) is not None:
+            return base.with_columns(scalar.value.alias("_value"))["_value"]
         return base[sql]
 
     def _sink(self, chunks: Sequence[Chunk]) -> None:
@@ -204,11 +225,16 @@ class Local:
         return self.rows[name] + Counter(self.keyed[name].values())
 
 
+def types_by_name(chain: Chain, types: dict[str, dict[str, Any]]) -> dict[int, dict[str, Any]]:
+    """The types of each source's columns, by the number of its feed."""
+    return {feed.number: types[feed.source.name] for feed in chain.feeds}
+
+
 def retracting(chain: Chain, retract: bool) -> Chain:
     """The chain with every kernel that feeds views alone told whether to take back what it said before."""
     operators = tuple(
         replace(each, spec=replace(each.spec, retract=retract))
-        if all(port.stage == SINK for port in each.ports)
+        if all(port.stage == SINK for port in each.ports) and not isinstance(each.spec, JoinSpec)
         else each
         for each in chain.operators
     )

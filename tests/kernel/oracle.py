@@ -19,6 +19,7 @@ from tests.kernel.local import Rec, hashable
 from millstream.kernel.state import NEVER
 from millstream.plan.chain import micros
 from millstream.plan.nodes import Aggregation, Source
+from millstream.plan.spec import Measure
 
 Row = Mapping[str, Any]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -45,21 +46,27 @@ def reduce(
     measures: Sequence[Aggregation],
     size: int | None = None,
     until: int | None = None,
+    every: int | None = None,
 ) -> Counter[tuple[Any, ...]]:
-    """One row for each group; with ``size`` also for each window of ``at``, and of those only what ends by ``until``."""
+    """One row for each group; with ``size`` also for each window of ``at``, and of those only what ends by ``until``.
+
+    With ``every`` a window starts so often, and a row is in all that hold it.
+    """
     groups: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
     for row in rows:
         key = tuple(hashable(row[name]) for name in keys)
-        if size is not None:
-            start = moment(row["at"]) // size * size
-            if until is not None and start + size > until:
-                continue
-            key = (*key, stamp(start), stamp(start + size))
-        groups[key].append(row)
+        if size is None:
+            groups[key].append(row)
+            continue
+        at, hop = moment(row["at"]), every or size
+        starts = range(at // hop * hop, at - size, -hop)
+        for start in starts:
+            if until is None or start + size <= until:
+                groups[*key, stamp(start), stamp(start + size)].append(row)
     return Counter(hashable((*key, *(aggregate(each, group) for each in measures))) for key, group in groups.items())
 
 
-def aggregate(measure: Aggregation, rows: Sequence[Row]) -> Any:
+def aggregate(measure: Aggregation | Measure, rows: Sequence[Row]) -> Any:
     """One aggregate of one group."""
     if not measure.arguments:
         return len(rows)
@@ -87,6 +94,8 @@ def aggregate(measure: Aggregation, rows: Sequence[Row]) -> Any:
             return sorted(values, key=rank)
         case "collect_set":
             return sorted({hashable(value): value for value in values}.values(), key=rank)
+        case "percentile":
+            return percentile(values, measure.fraction)
 
 
 def rank(value: Any) -> tuple[bool, Any]:
@@ -129,6 +138,16 @@ def mean(values: Sequence[Any]) -> float | None:
     """The sum as a double, over how many there are."""
     found = total(values, None)
     return None if found is None else float(found) / len(values)
+
+
+def percentile(values: Sequence[Any], fraction: float) -> float | None:
+    """The value at a place among the sorted ones, or between two of them in proportion."""
+    ordered = sorted((value for value in values if value is not None), key=rank)
+    if not ordered:
+        return None
+    at = (len(ordered) - 1) * fraction
+    below, above = (float(ordered[index]) for index in (math.floor(at), math.ceil(at)))
+    return below if below == above else below * (math.ceil(at) - at) + above * (at - math.floor(at))
 
 
 def latest(records: Iterable[Rec], key: Sequence[str]) -> list[Row]:

@@ -16,12 +16,15 @@ from types import FunctionType
 from typing import Any
 
 import pytest
-from tests.kernel import test_admit, test_changelog, test_reduce, test_segment
+from tests.kernel import test_admit, test_asof, test_changelog, test_interval, test_join, test_reduce, test_segment
 
 from millstream.errors import PipelineError
-from millstream.kernel import admit, chunk, integers, kernel, measures, segment
+from millstream.kernel import admit, chunk, host, integers, join, kernel, measures, segment
+from millstream.kernel.asof import AsOfJoinKernel
 from millstream.kernel.changelog import ChangelogKernel
 from millstream.kernel.host import Host
+from millstream.kernel.interval import IntervalJoinKernel
+from millstream.kernel.join import TableJoinKernel
 from millstream.kernel.measures import Linear
 from millstream.kernel.reduce import ReduceKernel
 from millstream.kernel.segment import Table
@@ -37,6 +40,11 @@ places = test_segment.check_place
 expiry = test_segment.check_expiry
 windows = test_reduce.check_windows
 amended = partial(windows, late="correct")
+tables = partial(test_join.check, how="inner")
+near = partial(test_interval.check, how="inner")
+pairs_only = partial(near, windows=False)
+then = test_asof.check
+endless = test_asof.check_endless
 
 
 def groups(*names: str, **options: Any) -> Callable[[Random], None]:
@@ -121,12 +129,38 @@ MUTANTS = [
     Mutant("closed windows are not amended", ReduceKernel.step, "changed = changed & (ends <= state.before)", "changed = changed & False", amended, seed=1),
     Mutant("windows that got no rows do not close", ReduceKernel._closing, "return state.before + self.spec.lateness", "return state.after + self.spec.lateness", windows),
     Mutant("state goes before lateness is over", ReduceKernel._expire, "expire(state.after)", "expire(state.after + self.spec.lateness)", partial(amended, keys=()), seed=2),
-    Mutant("the mark is that of the fastest partition", Host._mark, "return min(", "return max(", windows),
+    Mutant("the mark is that of the fastest partition", Host._marks, "marks.append(min(", "marks.append(max(", windows),
     Mutant("the mark is forgotten", Host._run_kernel, "meta.mark = after", "meta.mark = before", amended, seed=1),
+    # joins of tables
+    Mutant("pairs that go do not go", join.pairs, "(pl.col(WEIGHT) * pl.col(OTHER)).alias(WEIGHT)", "(pl.col(WEIGHT) * pl.col(OTHER)).abs().alias(WEIGHT)", tables),
+    Mutant("what comes on both sides meets twice", TableJoinKernel.step, "pairs(olds[0], known[1], self.on)", "pairs(news[0], known[1], self.on)", tables),
+    Mutant("rows without a partner stay when one comes", TableJoinKernel.step, "self._alone(olds).with_columns(-pl.col(WEIGHT))", "self._alone(olds).with_columns(pl.col(WEIGHT) * 0)", partial(tables, how="left")),
+    Mutant("rows whose key is null are lost", TableJoinKernel.step, "made = [self._alone(unknown), ", "made = [", partial(tables, how="full")),
+    Mutant("a NaN is found only among others", TableJoinKernel.__init__, "[*self.keys, PLACE]", "self.keys", tables, raises=Exception),
+    # joins within an interval
+    Mutant("an interval is open at its end", IntervalJoinKernel._pairs, "apart.is_between(self.spec.low, self.spec.high)", "apart.is_between(self.spec.low, self.spec.high, closed='left')", pairs_only, seed=12),
+    Mutant("partners are looked for in one step only", IntervalJoinKernel._partners, "// self.step_size + 2", "// self.step_size * 0 + 1", test_interval.check_far),
+    Mutant("rows of the right are seen in one slot", IntervalJoinKernel._slotted, "rows.filter(first != last)", "rows.clear()", pairs_only),
+    Mutant("a row without a partner is shown too early", IntervalJoinKernel._alone, "(end < other.after)", "(end <= other.after + 9_000_000)", partial(pairs_only, how="left")),
+    Mutant("a row without a partner is shown again", IntervalJoinKernel._alone, "& (end < other.before)", "& (end > other.before)", partial(pairs_only, how="left")),
+    Mutant("partners that are gone do not count", IntervalJoinKernel._counted, "before = pl.col(_PARTNERS).fill_null(pl.col(\"_had\"))", "before = pl.col(\"_had\")", partial(pairs_only, how="full")),
+    Mutant("partners that come are not counted", IntervalJoinKernel._counted, "(before + pl.col(\"_gained\"))", "before", partial(pairs_only, how="left", correct=True)),
+    Mutant("rows go before allowed lateness is over", IntervalJoinKernel._until, " + self.spec.lateness[1 - side]", "", test_interval.check_late),
+    Mutant("rows that are over are kept", IntervalJoinKernel._expire, "self._moved(state, side)", "False", pairs_only),
+    Mutant("a join holds nothing back", host._least, "mark - (lowered or 0)", "mark", near),
+    # joins with a table
+    Mutant("the table is as it was before the batch", AsOfJoinKernel.step, "pl.col(_CAME)).alias(WEIGHT)), new)", "pl.col(_CAME)).alias(WEIGHT)), old)", then),
+    Mutant("answers are not corrected", AsOfJoinKernel.step, "| (pl.col(_TIME) >= pl.col(_VALID))", "| pl.lit(False)", then),
+    Mutant("what is over is corrected", AsOfJoinKernel._events, "pl.col(_TIME) + self.spec.lateness >= state.before", "pl.col(_TIME) > 0", then),
+    Mutant("a deleted row still answers", AsOfJoinKernel._answered, "~pl.col(_GONE).fill_null(True)", "pl.col(_GONE).is_not_null()", then),
+    Mutant("a record takes over before the one that came before it", AsOfJoinKernel._history, "pl.col(_VALID).cum_max().over(_KEY)", "pl.col(_VALID)", then),
+    Mutant("of two at one time the first answers", AsOfJoinKernel._history, 'keep="last"', 'keep="first"', then),
+    Mutant("history goes while events may see it", AsOfJoinKernel._history, "state.after - self.spec.lateness", "state.after + 30_000_000", partial(then, correct=True)),
+    Mutant("events are kept for ever", AsOfJoinKernel._expire, "if state.after > state.before", "if False", endless),
     # between stages
     Mutant("rows are dealt out whatever their key", chunk.send, "(hash_columns([rows[name] for name in port.spread]) % port.buckets)", "(np.arange(rows.height) % port.buckets)", groups("n")),
-    Mutant("rows of no columns are no rows", chunk.send, "if not port.columns and not extra:", "if False:", groups("n", keys=())),
-    Mutant("a condition is not asked", chunk.send, "rows = rows.filter(pl.col(port.keep))", "pass", test_changelog.check_counted),
+    Mutant("rows of no columns are no rows", chunk.shaped, "if not port.columns and not extra:", "if False:", groups("n", keys=())),
+    Mutant("a condition is not asked", chunk.shaped, "rows = rows.filter(pl.col(name))", "pass", test_changelog.check_counted),
 ]  # fmt: skip
 
 

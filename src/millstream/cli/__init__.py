@@ -22,6 +22,7 @@ COMMANDS = {
     "completion": "completion",
     "consume": "consume",
     "doctor": "doctor",
+    "explain": "explain",
     "groups": "groups",
     "lag": "lag",
     "produce": "produce",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
+from functools import cache
 from typing import NamedTuple
 
 import msgspec
@@ -15,9 +16,12 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from millstream.errors import ExpressionFailed, PlanError
 from millstream.kernel.hash import hash_columns
+from millstream.kernel.scalar import Scalar, compile_scalar
 from millstream.kernel.spread import labels
 from millstream.plan.chain import SINK, Port
+from millstream.plan.parts import Computed
 
 WEIGHT = "_weight"
 """How often a row appears (or, below zero, disappears). A chunk without it is of rows that appear once."""
@@ -31,6 +35,12 @@ class Kind(IntEnum):
     REJECT = 2
     COUNT = 3
     STATE = 4
+    CHANGES_RIGHT = 5
+    """Changes for the second input of a kernel."""
+
+
+SIDES = (Kind.CHANGES, Kind.CHANGES_RIGHT)
+"""The kind of the changes for each input."""
 
 
 class Chunk(NamedTuple):
@@ -72,20 +82,16 @@ def send(rows: pl.DataFrame, port: Port, bucket: int = 0) -> Iterator[Chunk]:
 
     What goes to the sink stays in the sender's ``bucket``.
     """
-    if port.keep is not None:
-        rows = rows.filter(pl.col(port.keep))
+    rows = shaped(rows, port)
     if not rows.height:
         return
-    extra = [name for name in (WEIGHT, *_CARRIED) if name in rows.columns]
-    if not port.columns and not extra:  # count(*) of everything wants no column, and rows without any are no rows
-        rows, extra = rows.with_columns(pl.lit(1, pl.Int64).alias(WEIGHT)), [WEIGHT]
-    rows = rows.select(*(pl.col(here).alias(there) for there, here in port.columns), *extra)
+    kind = SIDES[port.side]
     if port.stage == SINK:
-        yield Chunk(port.stage, port.target, bucket, Kind.CHANGES, to_bytes(rows))
+        yield Chunk(port.stage, port.target, bucket, kind, to_bytes(rows))
         return
     named = labels(port.target, port.buckets, port.tasks)
     if port.buckets == 1 or not port.spread:
-        yield Chunk(port.stage, port.target, named[0], Kind.CHANGES, to_bytes(rows))
+        yield Chunk(port.stage, port.target, named[0], kind, to_bytes(rows))
         return
     buckets = (hash_columns([rows[name] for name in port.spread]) % port.buckets).astype(np.uint16)
     order = np.argsort(buckets, kind="stable")
@@ -95,11 +101,50 @@ def send(rows: pl.DataFrame, port: Port, bucket: int = 0) -> Iterator[Chunk]:
     for number, high in enumerate(ends):
         if high > low:
             data = to_bytes(whole.slice(low, int(high) - low))
-            yield Chunk(port.stage, port.target, named[number], Kind.CHANGES, data)
+            yield Chunk(port.stage, port.target, named[number], kind, data)
         low = int(high)
 
 
 _CARRIED = ("_topic", "_partition", "_offset", "_deleted")
+
+
+def shaped(rows: pl.DataFrame, port: Port) -> pl.DataFrame:
+    """The rows that a port keeps, with the columns that it wants."""
+    if port.keep is not None:
+        name = port.keep
+        if name not in rows.columns:
+            rows, name = computed(rows, Computed("_keep", port.keep, port.keep)), "_keep"
+        rows = rows.filter(pl.col(name))
+    for each in port.computed:  # of the rows that are kept: others may not have a value
+        rows = computed(rows, each)
+    extra = [name for name in (WEIGHT, *_CARRIED) if name in rows.columns]
+    if not port.columns and not extra:  # count(*) of everything wants no column, and rows without any are no rows
+        rows, extra = rows.with_columns(pl.lit(1, pl.Int64).alias(WEIGHT)), [WEIGHT]
+    return rows.select(*(pl.col(here).alias(there) for there, here in port.columns), *extra)
+
+
+def computed(rows: pl.DataFrame, column: Computed) -> pl.DataFrame:
+    """The rows with one more column; a row for which Spark might fail, or give another value, is an error."""
+    scalar = _compiled(column.expression, tuple(rows.schema.items()))
+    if scalar is None:
+        raise PlanError(
+            f"`{column.written}` lies between two kernels, where not every Spark expression can be computed, and this one cannot",
+            hint="compute it before the join or aggregate below, or in the last select of the view",
+        )
+    made = rows.with_columns(scalar.value.alias(column.name))
+    if scalar.unsure is not None:
+        failed = rows.filter(scalar.unsure.fill_null(False))
+        if failed.height:
+            raise ExpressionFailed(
+                f"`{column.written}` failed between two kernels, on {failed.height} rows; the first is {failed.row(0, named=True)}",
+                hint="use a form that gives null instead, or keep such rows out with where()",
+            )
+    return made
+
+
+@cache
+def _compiled(sql: str, types: tuple[tuple[str, pl.DataType], ...]) -> Scalar | None:
+    return compile_scalar(sql, dict(types))
 
 
 def mark(origin: str, time: int, port: Port) -> Iterator[Chunk]:

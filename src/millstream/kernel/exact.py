@@ -24,7 +24,18 @@ import polars as pl
 
 from millstream.kernel.integers import MAX_ROWS, MAX_WEIGHT, Limbs, carry, weights_of
 
-__all__ = ["LIMBS", "MAX_ROWS", "MAX_WEIGHT", "adding", "columns_of", "merge_rest", "normalise", "render", "split"]
+__all__ = [
+    "LIMBS",
+    "MAX_ROWS",
+    "MAX_WEIGHT",
+    "adding",
+    "between",
+    "columns_of",
+    "merge_rest",
+    "normalise",
+    "render",
+    "split",
+]
 
 LIMBS = 7
 _BITS = 32
@@ -127,6 +138,22 @@ def adding(prefix: str = "") -> list[pl.Expr]:
 def merge_rest(rests: Iterable[bytes | None]) -> bytes | None:
     """Add up values of the column ``rest``; for callers that do not use :func:`adding`."""
     return sum((_unpack(rest) for rest in rests if rest is not None), start=_Rest()).pack()
+
+
+def between(rest: pl.Series, low: npt.NDArray[np.intp], high: npt.NDArray[np.intp]) -> pl.Series:
+    """Add up runs of the column ``rest``, each from ``low`` up to ``high``: for callers that subtract running sums."""
+    rows = rest.is_not_null().arg_true().to_numpy()
+    if not len(rows):
+        return pl.repeat(None, len(low), dtype=pl.Binary, eager=True).alias(rest.name)
+    running = [_Rest()]
+    for packed in rest.gather(rows):
+        running.append(running[-1] + _unpack(packed))
+    first, last = np.searchsorted(rows, low), np.searchsorted(rows, high)
+    packed = [
+        _Rest._make(b - a for a, b in zip(running[i], running[j], strict=True)).pack() if i < j else None
+        for i, j in zip(first.tolist(), last.tolist(), strict=True)
+    ]
+    return pl.Series(rest.name, packed, pl.Binary)
 
 
 def normalise(frame: pl.DataFrame, prefix: str = "") -> pl.DataFrame:

@@ -13,15 +13,39 @@ import msgspec
 import polars as pl
 import pyarrow as pa
 
+from millstream.errors import PipelineError, PlanError
 from millstream.kernel.admit import admit, admit_at_once
+from millstream.kernel.asof import AsOfJoinKernel, LatestJoinKernel
 from millstream.kernel.changelog import ChangelogKernel
-from millstream.kernel.chunk import Chunk, Kind, from_bytes, mark, one_frame, read_mark, send, to_bytes
-from millstream.kernel.kernel import Kernel, State
+from millstream.kernel.chunk import SIDES, Chunk, Kind, from_bytes, mark, one_frame, read_mark, send, shaped, to_bytes
+from millstream.kernel.dedup import DeduplicateKernel
+from millstream.kernel.groups import GroupsKernel
+from millstream.kernel.interval import IntervalJoinKernel
+from millstream.kernel.join import TableJoinKernel
+from millstream.kernel.kernel import Kernel, Side, State
+from millstream.kernel.over import OverKernel
 from millstream.kernel.reduce import ReduceKernel
+from millstream.kernel.session import SessionKernel
 from millstream.kernel.spread import labels
-from millstream.kernel.state import NEVER, Meta, Store
-from millstream.plan.chain import ADMIT, SINK, Chain, Feed, Operator
-from millstream.plan.spec import Changelog, Spec
+from millstream.kernel.state import FOREVER, NEVER, Memory, Meta, Store
+from millstream.kernel.through import PassKernel
+from millstream.kernel.top import TopKernel
+from millstream.plan.chain import ADMIT, ORIGIN, SINK, Chain, Feed, Operator, Port
+from millstream.plan.spec import (
+    AsOfJoin,
+    Changelog,
+    Deduplicate,
+    Groups,
+    IntervalJoin,
+    LatestJoin,
+    Over,
+    Pass,
+    Reduce,
+    Session,
+    Spec,
+    TableJoin,
+    Top,
+)  # fmt: skip
 
 COLUMNS = ("_o", "_a", "_t", "_bad", "_beat", "_wild", "_who", "_nth", "_deleted")
 """What the first step gets of every record besides the feed's expressions; see :mod:`millstream.kernel.admit`."""
@@ -44,16 +68,45 @@ def column_of(feed: Feed, name: str) -> str:
 
 def kernel_of(spec: Spec) -> Kernel:
     """The kernel that does what a spec says."""
-    return ChangelogKernel(spec) if isinstance(spec, Changelog) else ReduceKernel(spec)
+    match spec:
+        case Changelog():
+            return ChangelogKernel(spec)
+        case Reduce():
+            return ReduceKernel(spec)
+        case Session():
+            return SessionKernel(spec)
+        case Top():
+            return TopKernel(spec)
+        case Over():
+            return OverKernel(spec)
+        case Deduplicate():
+            return DeduplicateKernel(spec)
+        case Pass():
+            return PassKernel(spec)
+        case Groups():
+            return GroupsKernel(spec)
+        case TableJoin():
+            return TableJoinKernel(spec)
+        case IntervalJoin():
+            return IntervalJoinKernel(spec)
+        case AsOfJoin():
+            return AsOfJoinKernel(spec)
+        case LatestJoin():
+            return LatestJoinKernel(spec)
 
 
 @dataclass
 class Host:
-    """A chain, and how many partitions each feed's topic has: a mark counts only when all of them have passed it."""
+    """A chain, and how many partitions each feed's topic has: a mark counts only when all of them have passed it.
+
+    ``types`` are those of each feed's expressions. A kernel with two inputs must know them before any row comes on one side.
+    """
 
     chain: Chain
     partitions: Mapping[int, int]
+    types: Mapping[int, pl.Schema] = field(default_factory=dict)
     _kernels: dict[int, tuple[Operator, Kernel]] = field(default_factory=dict, repr=False)
+    _inputs: dict[tuple[int, int], pl.DataFrame] = field(default_factory=dict, repr=False)
 
     def pack(self, batch: pa.RecordBatch) -> Iterator[Chunk]:
         """Pack decoded records, in the order of their offsets, for the first stage that wants them."""
@@ -87,19 +140,19 @@ class Host:
     def _run_kernel(self, target: int, bucket: int, chunks: list[Chunk], store: Store) -> Iterator[Chunk]:
         operator, kernel = self._kernel(target)
         meta = Meta.read(store)
-        changes = [chunk.data for chunk in chunks if chunk.kind == Kind.CHANGES]
-        rows = one_frame(changes) if changes else None
         for chunk in chunks:
             if chunk.kind == Kind.MARK:
                 origin, time = read_mark(chunk.data)
                 meta.marks[origin] = max(time, meta.marks.get(origin, NEVER))
-        before, after = meta.mark, max(meta.mark, self._mark(operator, meta))
-        if rows is not None and not meta.schema:
-            meta.schema = rows.clear().to_arrow().schema.serialize().to_pybytes()
-        if meta.schema:
-            empty = pl.from_arrow(pa.ipc.read_schema(pa.py_buffer(meta.schema)).empty_table())
-            state = State(store, meta, before, after, empty.schema)  # type: ignore[union-attr]
-            made = kernel.step(state, rows)
+        frames = [_frame(chunks, kind) for kind in SIDES[: operator.sides]]
+        befores = meta.sides or [meta.mark] * len(operator.inputs)
+        afters = [max(before, mark) for before, mark in zip(befores, self._marks(operator, meta), strict=True)]
+        before, after = (_least(operator, marks) for marks in (befores, afters))
+        schemas = self._schemas(operator, meta, frames)
+        if schemas:
+            sides = tuple(map(Side, befores, afters, schemas)) if operator.sides > 1 else ()
+            state = State(store, meta, before, after, schemas[0], sides=sides)
+            made = kernel.step(state, *frames)
             if made is not None:
                 for port in operator.ports:
                     yield from send(made, port, bucket)
@@ -114,11 +167,32 @@ class Host:
                 )
                 yield Chunk(SINK, target, bucket, Kind.STATE, msgspec.msgpack.encode(held))
         meta.mark = after
+        if operator.sides > 1:
+            meta.sides = afters
         meta.write(store)
-        if after > before:
+        said, says = (_least(operator, marks, operator.hold) for marks in (befores, afters))
+        if says > said:
             for port in operator.ports:
                 if port.marks:
-                    yield from mark(f"{target}:{bucket}", after, port)
+                    yield from mark(f"{target}:{bucket}", says, port)
+
+    def _schemas(self, operator: Operator, meta: Meta, frames: list[pl.DataFrame | None]) -> list[pl.Schema]:
+        """Columns and types of each side: of one input as they once came, of two as the chain says. None if not known yet."""
+        if operator.sides > 1:
+            if not self.types:
+                raise PipelineError(
+                    "a join must know the types of both its sides before a row comes, and nobody has said them",
+                    hint="report this: Host(chain, partitions, types)",
+                )
+            if not self._inputs:
+                self._inputs = input_frames(self.chain, self.types)
+            return [self._inputs[operator.number, side].schema for side in range(operator.sides)]
+        if frames[0] is not None and not meta.schema:
+            meta.schema = frames[0].clear().to_arrow().schema.serialize().to_pybytes()
+        if not meta.schema:
+            return []
+        empty = pl.from_arrow(pa.ipc.read_schema(pa.py_buffer(meta.schema)).empty_table())
+        return [empty.schema]  # type: ignore[union-attr]
 
     def _kernel(self, number: int) -> tuple[Operator, Kernel]:
         if number not in self._kernels:
@@ -126,18 +200,72 @@ class Host:
             self._kernels[number] = operator, kernel_of(operator.spec)
         return self._kernels[number]
 
-    def _mark(self, operator: Operator, meta: Meta) -> int:
-        """The least of what all who feed this operator have said; one that has said nothing holds everything back."""
+    def _marks(self, operator: Operator, meta: Meta) -> list[int]:
+        """For each input the least of what all its parts have said; one that has said nothing holds everything back."""
         feeds = {feed.number for feed in self.chain.feeds}
         chain = self.chain
-        origins = [
-            f"{number}:{part}"
-            for number in operator.inputs
-            for part in (
-                range(self.partitions[number]) if number in feeds else labels(number, chain.buckets, chain.tasks)
+        marks = []
+        for number in operator.inputs:
+            parts = range(self.partitions[number]) if number in feeds else labels(number, chain.buckets, chain.tasks)
+            marks.append(min((meta.marks.get(f"{number}:{part}", NEVER) for part in parts), default=NEVER))
+        return marks
+
+
+def _least(operator: Operator, marks: list[int], hold: tuple[int | None, ...] = ()) -> int:
+    """The least of the marks of those inputs that tell time, each lowered by its hold."""
+    timed = [
+        (mark, lowered)
+        for mark, held, lowered in zip(
+            marks, operator.hold or (0,) * len(marks), hold or (0,) * len(marks), strict=True
+        )
+        if held is not None
+    ]
+    ends = (NEVER, FOREVER)  # before any time and after every time, whatever is taken from it
+    return min((mark if mark in ends else mark - (lowered or 0) for mark, lowered in timed), default=NEVER)
+
+
+def _frame(chunks: list[Chunk], kind: Kind) -> pl.DataFrame | None:
+    data = [chunk.data for chunk in chunks if chunk.kind == kind]
+    return one_frame(data) if data else None
+
+
+def input_frames(chain: Chain, feeds: Mapping[int, pl.Schema]) -> dict[tuple[int, int], pl.DataFrame]:
+    """What reaches each side of each kernel, and each view, as frames without rows: kernels run over nothing at all.
+
+    ``feeds`` are the types of the feeds' expressions.
+    """
+    inputs: dict[tuple[int, int], pl.DataFrame] = {}
+
+    def reach(ports: Iterable[Port], rows: pl.DataFrame) -> None:
+        for port in ports:
+            made = shaped(rows, port)
+            _check_types(inputs.get((port.target, port.side), made).schema, made.schema)
+            inputs[port.target, port.side] = made
+
+    origin = {ORIGIN[0]: pl.String(), ORIGIN[1]: pl.Int32(), ORIGIN[2]: pl.Int64()}
+    for feed in chain.feeds:
+        types = {each.name: feeds[feed.number][each.name] for each in feed.expressions}
+        changelog = {ORIGIN[2]: pl.Int64(), "_deleted": pl.Boolean()} if feed.source.kind == "table" else {}
+        reach((port for port in feed.ports if port.stage != SINK), pl.DataFrame(schema={**types, **changelog}))
+        reach((port for port in feed.ports if port.stage == SINK), pl.DataFrame(schema={**types, **origin}))
+    for operator in sorted(chain.operators, key=lambda each: each.stage):
+        frames = [inputs[operator.number, side] for side in range(operator.sides)]
+        sides = tuple(Side(NEVER, NEVER, frame.schema) for frame in frames)
+        state = State(Memory(), Meta(), NEVER, NEVER, frames[0].schema, sides=sides if operator.sides > 1 else ())
+        changes = kernel_of(operator.spec).step(state, *frames)
+        assert changes is not None  # noqa: S101
+        reach(operator.ports, changes)
+    return inputs
+
+
+def _check_types(one: pl.Schema, other: pl.Schema) -> None:
+    """Refuse a union of different types: what was kept of one could not be compared with the other."""
+    for name in one:
+        if name in other and one[name] != other[name]:
+            raise PlanError(
+                f"union: column {name} is of type {one[name]} in one relation and {other[name]} in another",
+                hint=f"cast one of them: select(…, 'cast({name} AS …) AS {name}')",
             )
-        ]
-        return min((meta.marks.get(origin, NEVER) for origin in origins), default=NEVER)
 
 
 def is_used(feed: Feed, name: str) -> bool:

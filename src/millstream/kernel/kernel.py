@@ -6,6 +6,7 @@ so running a batch again from the same state gives the same changes. It applies 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Protocol
@@ -17,9 +18,21 @@ from millstream.kernel.segment import Table
 from millstream.kernel.state import Meta, Store
 
 
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One input of a kernel with several: the mark it was left with, the one it has now, its columns and types."""
+
+    before: int
+    after: int
+    schema: pl.Schema
+
+
 @dataclass
 class State:
-    """One bucket's state during one batch. ``before`` and ``after`` are the mark it was left with and the one it has now."""
+    """One bucket's state during one batch. ``before`` and ``after`` are the mark it was left with and the one it has now.
+
+    Of a kernel with several inputs they are the least of those that tell time; ``sides`` has each.
+    """
 
     store: Store
     meta: Meta
@@ -28,6 +41,7 @@ class State:
     schema: pl.Schema
     """Columns and types of the input, known even when a batch brings no rows."""
     tables: dict[str, Table] = field(default_factory=dict)
+    sides: tuple[Side, ...] = ()
 
     def table(self, name: str) -> Table:
         """A table of this bucket; kernels ask for theirs in the same order each time."""
@@ -41,8 +55,12 @@ class State:
 class Kernel(Protocol):
     """A kernel; see :mod:`millstream.kernel.host` for who calls it."""
 
-    def step(self, state: State, rows: pl.DataFrame | None) -> pl.DataFrame | None:
-        """Take the rows of a batch (None if there are only marks), and give the changes of the output, with weights."""
+    @property
+    def step(self) -> Callable[..., pl.DataFrame | None]:
+        """Take the state and the rows of a batch, and give the changes of the output, with weights.
+
+        Rows are one frame for each side, None if there are only marks: ``step(state, rows)``, ``step(state, left, right)``.
+        """
         ...
 
 

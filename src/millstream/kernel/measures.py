@@ -7,7 +7,7 @@ themselves, each kept with how often it is there; if nothing is ever taken back 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import polars as pl
@@ -31,6 +31,8 @@ class Bag:
     function: str
     columns: tuple[str, ...]
     best_only: bool
+    fractions: tuple[float, ...] = ()
+    """The percentiles that are wanted; they share their values."""
 
 
 def is_linear(measure: Measure, insert_only: bool) -> bool:
@@ -46,11 +48,16 @@ def bag_name(measure: Measure) -> str:
 
 def bags(spec: Reduce) -> list[Bag]:
     """The bags that a reduction keeps."""
+    kept = [each for each in spec.measures if not is_linear(each, spec.insert_only)]
+    fractions = {
+        bag_name(each): tuple(sorted({other.fraction for other in kept if bag_name(other) == bag_name(each)}))
+        for each in kept
+        if each.function == "percentile"
+    }
     return _distinct(
         [
-            Bag(bag_name(each), each.function, each.arguments, _best_only(each, spec))
-            for each in spec.measures
-            if not is_linear(each, spec.insert_only)
+            Bag(name := bag_name(each), each.function, each.arguments, _best_only(each, spec), fractions.get(name, ()))
+            for each in kept
         ]
     )
 
@@ -103,15 +110,16 @@ class Linear:
         """What a batch adds to each of its groups."""
         slices = list(rows.iter_slices(exact.MAX_ROWS)) or [rows]
         parts = [self._delta(part, group) for part in slices]
-        return parts[0] if len(parts) == 1 else self._merge(parts, group)
+        return parts[0] if len(parts) == 1 else self.total(pl.concat(parts), group)
 
-    def _merge(self, parts: list[pl.DataFrame], group: list[str]) -> pl.DataFrame:
-        """Several deltas as one; exact sums have room for so many rows and no more."""
-        whole = parts[0]
-        for part in parts[1:]:
-            both = whole.join(part, on=group, how="full", coalesce=True, nulls_equal=True, suffix="_b")
-            whole = self.combine(both).select(*group, *self.columns)
-        return whole
+    def total(self, parts: pl.DataFrame, group: list[str]) -> pl.DataFrame:
+        """Add up the columns of several parts of each group; at most :data:`exact.MAX_ROWS` of them."""
+        sums = [pl.col(name).sum() for name in self.added]
+        sums += [pl.col(f"{name}_f_rest").drop_nulls() for name in self.floats]
+        for function, name in self.extremes:
+            column = f"{name}_{function}"
+            sums.append(_extreme(function, column, parts.schema[column]))
+        return self.normal(parts.group_by(group).agg(sums)).select(*group, *self.columns)
 
     def _delta(self, rows: pl.DataFrame, group: list[str]) -> pl.DataFrame:
         weighted = WEIGHT in rows.columns
@@ -140,7 +148,7 @@ class Linear:
             ones = pl.repeat(1, delta.height, dtype=pl.Int64, eager=True)
             delta = delta.with_columns(integers.split(delta[f"{name}_plain"], ones, f"{name}_s_").get_columns())
         delta = delta.with_columns(pl.lit(0, pl.Int64).alias(f"{name}_d") for name in self.distinct)
-        return self._normal(delta).select(*group, *self.columns)
+        return self.normal(delta).select(*group, *self.columns)
 
     def _fits(self, values: pl.Series, weight: pl.Series) -> bool:
         if isinstance(values.dtype, pl.Decimal):
@@ -160,9 +168,10 @@ class Linear:
         for name in self.floats:
             rests = pl.concat_list(f"{name}_f_rest", f"{name}_f_rest_b").list.drop_nulls()
             sums.append(rests.alias(f"{name}_f_rest"))
-        return self._normal(both.with_columns(sums))
+        return self.normal(both.with_columns(sums))
 
-    def _normal(self, frame: pl.DataFrame) -> pl.DataFrame:
+    def normal(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """Bring sums to the one form that they have."""
         for name in self.wholes:
             frame = integers.normalise(frame, f"{name}_s_")
         for name in self.floats:
@@ -248,6 +257,8 @@ def look(bag: Bag, values: pl.DataFrame, group: list[str]) -> pl.DataFrame:
             return there.group_by(group).agg(_extreme(bag.function, value, values.schema[value]).alias("_value"))
         case "min_by" | "max_by":
             return best(bag, there, group).select(*group, pl.col(value).alias("_value"))
+        case "percentile":
+            return _percentiles(there, value, bag.fractions, group)
         case "collect_set":
             return there.group_by(group).agg(pl.col(value).sort().alias("_value"))
         case _:
@@ -260,3 +271,52 @@ def best(bag: Bag, values: pl.DataFrame, group: list[str]) -> pl.DataFrame:
     value, order = bag.columns
     ordered = values.sort(order, value, descending=bag.function == "max_by", nulls_last=True)
     return ordered.unique(group, keep="first", maintain_order=True)
+
+
+def _percentiles(there: pl.DataFrame, value: str, fractions: tuple[float, ...], group: list[str]) -> pl.DataFrame:
+    """Percentiles as Spark's: between the two values next to the place, in proportion. NaN is the greatest number."""
+    there = there.select(*group, pl.col(value).cast(pl.Float64).alias("_v"), ROWS).sort("_v")
+    there = there.with_columns(
+        (pl.col(ROWS).sum().over(group) - 1).alias("_last"), pl.col(ROWS).cum_sum().over(group).alias("_sum")
+    )
+    made = []
+    for fraction in fractions:
+        at = pl.col("_last") * fraction
+        low, high = at.floor(), at.ceil()
+        below = pl.col("_v").filter(pl.col("_sum") > low).first()
+        above = pl.col("_v").filter(pl.col("_sum") > high).first()
+        between = below * (high - at).first() + above * (at - low).first()
+        made.append(pl.when(below == above).then(below).otherwise(between).alias(f"_value_{fraction}"))
+    return there.group_by(group).agg(made)
+
+
+def rendered(
+    linear: Linear, frame: pl.DataFrame, looked: dict[str, pl.DataFrame], group: list[str], suffix: str = ""
+) -> pl.DataFrame:
+    """The rows that groups make: what tells them apart, then their aggregates in the order they were asked for.
+
+    ``looked`` is what was seen in each bag, by group; ``suffix`` is that of the columns that add up.
+    """
+    made = frame.select(group).with_columns(linear.render(frame, suffix))
+    for each in linear.spec.measures:
+        if is_linear(each, linear.spec.insert_only):
+            continue
+        value = f"_value_{each.fraction}" if each.function == "percentile" else "_value"
+        seen = looked[bag_name(each)].select(*group, pl.col(value).alias(each.name))
+        made = made.join(seen, on=group, how="left", nulls_equal=True, maintain_order="left")
+        if each.function.startswith("collect"):  # a group without values has an empty list, as in Spark
+            made = made.with_columns(pl.col(each.name).fill_null(pl.lit([], made.schema[each.name])))
+    return made.select(*group, *(each.name for each in linear.spec.measures))
+
+
+def sets_for_distinct(measures: tuple[Measure, ...]) -> tuple[Measure, ...]:
+    """The same with sets for the counts of distinct values, for kernels that have no table of values; see :func:`sizes`."""
+    return tuple(
+        replace(each, function="collect_set") if each.function == "count_distinct" else each for each in measures
+    )
+
+
+def sizes(made: pl.DataFrame, measures: tuple[Measure, ...]) -> pl.DataFrame:
+    """Sets back to how many values they have."""
+    counted = [each.name for each in measures if each.function == "count_distinct"]
+    return made.with_columns(pl.col(name).list.len().cast(pl.Int64) for name in counted)

@@ -1,5 +1,6 @@
 """Reduce: one row for each group of rows, and for each window if there is one; right under inserts and deletes.
 
+A row comes with its time, and counts in every window that holds it: in one, or in several where windows overlap.
 With ``emit="changes"`` a group's row changes with every batch that touches it. With ``emit="final"`` a window's rows appear
 when the mark reaches its end, and change after that only for what was admitted late. State of a window goes when the mark
 reaches its end plus the allowed lateness.
@@ -7,10 +8,11 @@ reaches its end plus the allowed lateness.
 
 from __future__ import annotations
 
+import numpy as np
 import polars as pl
 
 from millstream.kernel.kernel import State, differing, signed
-from millstream.kernel.measures import ROWS, Bag, Linear, bag_name, bags, best, distincts, is_linear, look, weigh
+from millstream.kernel.measures import ROWS, Bag, Linear, bags, best, distincts, look, rendered, weigh
 from millstream.kernel.segment import PLACE, Places, place
 from millstream.plan.nodes import WINDOW_COLUMNS
 from millstream.plan.spec import Reduce
@@ -39,6 +41,8 @@ class ReduceKernel:
             rows = pl.DataFrame(schema=state.schema)
         if not self.spec.keys:
             rows = rows.with_columns(pl.lit(0, pl.Int8).alias(_ONE))
+        if self.spec.size:
+            rows = _in_windows(rows, self.spec.size, self.spec.every or self.spec.size)
         delta = linear.delta(rows, self.group)
         delta = self._placed(self._count_distinct(state, rows, delta))
         groups = state.table("groups")
@@ -54,10 +58,11 @@ class ReduceKernel:
         seen = {bag.name: self._bag(state, bag, rows, places, closing) for bag in self.bags}
 
         names = [each.name for each in self.spec.measures]
-        after = self._rendered(linear, touched, seen, "")
-        before = self._rendered(linear, touched, seen, "_b")
+        now_seen = {name: looked for name, (_, looked) in seen.items()}
+        after = rendered(linear, touched, now_seen, self.group)
+        before = rendered(linear, touched, {name: looked for name, (looked, _) in seen.items()}, self.group, "_b")
         # Under names of our own: an aggregate may be called what another one is with a suffix.
-        both = pl.DataFrame([after[name].alias(f"_{i}") for i, name in enumerate(names)])
+        both = touched.select(ROWS).with_columns(after[name].alias(f"_{i}") for i, name in enumerate(names))
         both = both.with_columns(before[name].alias(f"_{i}_b") for i, name in enumerate(names))
         had = touched[f"{ROWS}_b"].fill_null(0) > 0
         exists = touched[ROWS] > 0
@@ -70,7 +75,7 @@ class ReduceKernel:
         if closing is not None:
             ends = _micros(now[WINDOW_COLUMNS[0]]) + (self.spec.size or 0)
             closed = now.filter((ends > state.before) & (ends <= state.after) & (now[ROWS] > 0))
-            plus = pl.concat([plus, self._rendered(linear, closed, seen, "")])
+            plus = pl.concat([plus, rendered(linear, closed, now_seen, self.group)])
         self._expire(state)
         return self._windowed(signed(minus, plus))
 
@@ -141,20 +146,6 @@ class ReduceKernel:
         table.save(new.select(old.columns))
         return look(bag, old, self.group), look(bag, new, self.group)
 
-    def _rendered(
-        self, linear: Linear, frame: pl.DataFrame, seen: dict[str, tuple[pl.DataFrame, pl.DataFrame]], suffix: str
-    ) -> pl.DataFrame:
-        """The rows that these groups make: keys, window, aggregates in the order they were asked for."""
-        made = frame.select(self.group).with_columns(linear.render(frame, suffix))
-        kept = [each for each in self.spec.measures if not is_linear(each, self.spec.insert_only)]
-        for each in kept:
-            was, now = seen[bag_name(each)]
-            looked = (was if suffix else now).rename({"_value": each.name})
-            made = made.join(looked, on=self.group, how="left", nulls_equal=True, maintain_order="left")
-            if each.function.startswith("collect"):  # a group without values has an empty list, as in Spark
-                made = made.with_columns(pl.col(each.name).fill_null(pl.lit([], made.schema[each.name])))
-        return made.select(*self.group, *(each.name for each in self.spec.measures))
-
     def _windowed(self, changes: pl.DataFrame) -> pl.DataFrame:
         if not self.spec.keys:
             changes = changes.drop(_ONE)
@@ -162,6 +153,15 @@ class ReduceKernel:
             return changes
         end = (pl.col(WINDOW_COLUMNS[0]) + pl.duration(microseconds=self.spec.size)).alias(WINDOW_COLUMNS[1])
         return changes.with_columns(end)
+
+
+def _in_windows(rows: pl.DataFrame, size: int, every: int) -> pl.DataFrame:
+    """Each row once for every window that holds its time, with the start of the window in its place."""
+    times = _micros(rows[WINDOW_COLUMNS[0]]).to_numpy()
+    starts = (times - times % every)[:, None] - every * np.arange(-(-size // every))
+    which, hop = np.nonzero(starts + size > times[:, None])
+    made = pl.Series(WINDOW_COLUMNS[0], starts[which, hop]).cast(rows.schema[WINDOW_COLUMNS[0]])
+    return (rows if size == every else rows[which]).with_columns(made)
 
 
 def _micros(times: pl.Series) -> pl.Series:

@@ -90,7 +90,8 @@ class Directory(msgspec.Struct, array_like=True):
 class Meta(msgspec.Struct):
     """The meta blob. ``marks`` are what each origin has said last; ``mark`` is the least of them that was acted on.
 
-    ``schema`` is that of the rows that come, ``facts`` what admission remembers.
+    ``schema`` is that of the rows that come, ``facts`` what admission remembers. ``sides`` are the marks of each input that were
+    acted on, where a kernel has several.
     """
 
     version: int = FORMAT
@@ -99,6 +100,7 @@ class Meta(msgspec.Struct):
     marks: dict[str, int] = {}
     tables: dict[str, Directory] = {}
     facts: dict[str, int] = {}
+    sides: list[int] = []
 
     @classmethod
     def read(cls, store: Store) -> Meta:

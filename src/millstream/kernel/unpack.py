@@ -10,10 +10,8 @@ import polars as pl
 
 from millstream.kernel.admit import Count
 from millstream.kernel.chunk import WEIGHT, Chunk, Kind, from_bytes, one_frame
-from millstream.kernel.host import Held, kernel_of
-from millstream.kernel.kernel import State
-from millstream.kernel.state import NEVER, Memory, Meta
-from millstream.plan.chain import ORIGIN, SINK, Chain, Port
+from millstream.kernel.host import Held, input_frames
+from millstream.plan.chain import ORIGIN, Chain
 
 
 @dataclass
@@ -64,29 +62,10 @@ def _add(one: Count, other: Count) -> Count:
 
 def raw_schemas(chain: Chain, feeds: Mapping[int, pl.Schema]) -> dict[str, pl.Schema]:
     """The raw columns and types of each view, from the types of the feeds' expressions: kernels run over no rows at all."""
-    inputs: dict[int, pl.DataFrame] = {}
-    made: dict[int, pl.DataFrame] = {}
-    for feed in chain.feeds:
-        columns = {each.name: feeds[feed.number][each.name] for each in feed.expressions}
-        origin = {ORIGIN[0]: pl.String(), ORIGIN[1]: pl.Int32(), ORIGIN[2]: pl.Int64(), "_deleted": pl.Boolean()}
-        made[feed.number] = pl.DataFrame(schema={**columns, **origin})
-        _reach(feed.ports, made[feed.number], inputs)
-    for operator in sorted(chain.operators, key=lambda each: each.stage):
-        rows = inputs[operator.number]
-        state = State(Memory(), Meta(), NEVER, NEVER, rows.schema)
-        changes = kernel_of(operator.spec).step(state, rows)
-        assert changes is not None  # noqa: S101
-        _reach(operator.ports, changes, inputs)
+    inputs = input_frames(chain, feeds)
     schemas = {}
     for output in chain.outputs:
-        columns = {name: inputs[output.number].schema[name] for name in output.columns}
-        origin = {name: inputs[output.number].schema[name] for name in ORIGIN} if output.append else {}
+        columns = {name: inputs[output.number, 0].schema[name] for name in output.columns}
+        origin = {name: inputs[output.number, 0].schema[name] for name in ORIGIN} if output.append else {}
         schemas[output.name] = pl.Schema({**columns, **origin})
     return schemas
-
-
-def _reach(ports: Iterable[Port], rows: pl.DataFrame, inputs: dict[int, pl.DataFrame]) -> None:
-    for port in ports:
-        extra = [name for name in (*ORIGIN, "_deleted") if name in rows.columns]
-        columns = [pl.col(here).alias(there) for there, here in port.columns]
-        inputs[port.target] = rows.select(*columns, *(extra if port.stage == SINK or "_deleted" in extra else []))

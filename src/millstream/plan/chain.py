@@ -1,145 +1,45 @@
 """A pipeline as one linear chain: which expressions of which topic feed which kernels, in which stages, into which views.
 
 Spark runs a DataFrame that is used twice twice, with its state. So everything that a pipeline does with a topic is one
-*feed*, every kernel of one depth is hosted by one *stage*, and what a stage does not know passes through it. A *port*
-says where rows go next and as which columns. Numbers of feeds, operators and views are one series, so that a number
-alone names the place a chunk is going to.
+*feed*, every kernel of one depth is hosted by one *stage*, and what a stage does not know passes through it.
+
+Expressions are computed at the feed wherever that gives the same: below a join too, unless a row without a partner would
+have another value there. The rest is computed where rows leave a kernel, and what is left for a view by Spark at the end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 
-from millstream.plan import expression
+from millstream.plan import expression, facts
+from millstream.plan.lay import OneInput, lay
 from millstream.plan.nodes import (
     META_COLUMNS,
-    WINDOW_COLUMNS,
     Aggregate,
+    Deduplicate,
     Emit,
+    Explode,
+    Join,
+    MapGroups,
     Named,
     Node,
+    Over,
     Select,
     Source,
+    Top,
+    Union,
     Where,
+    inputs_of,
     output_columns,
-    source_of,
+    sources_of,
 )
-from millstream.plan.spec import Changelog, Measure, Reduce, Spec
+from millstream.plan.parts import ADMIT, ORIGIN, SINK, Chain, Computed, Feed, Operator, Output, Port, ViewPlan, micros
+from millstream.plan.spec import AsOfJoin, Changelog, IntervalJoin, JoinSpec, LatestJoin, Spec, TableJoin
 
-ADMIT = 0
-"""The stage of admission; kernels come after it."""
-
-SINK = 1_000
-"""The stage of what goes to the sink: later than any kernel's."""
-
-ORIGIN = ("_topic", "_partition", "_offset")
-"""Where a row of an append-only view comes from; its identity."""
-
-_MICROSECOND = timedelta(microseconds=1)
-
-
-def micros(span: timedelta) -> int:
-    """Whole microseconds."""
-    return span // _MICROSECOND
-
-
-@dataclass(frozen=True, slots=True)
-class Port:
-    """Where rows go: the stage and number of who takes them, the columns (name there, name here), what to keep.
-
-    ``spread`` are the columns (as named there) whose hash chooses one of ``buckets``. ``marks`` says that watermarks are wanted.
-    """
-
-    stage: int
-    target: int
-    columns: tuple[tuple[str, str], ...]
-    keep: str | None = None
-    spread: tuple[str, ...] = ()
-    buckets: int = 1
-    marks: bool = False
-    tasks: int = 1
-    """Into how many tasks Spark deals the buckets; see :mod:`millstream.kernel.spread`."""
-    late: bool = False
-    """Takes the rows that admission rejects as late, and no others."""
-
-
-@dataclass(frozen=True, slots=True)
-class Feed:
-    """All that a pipeline takes from one topic: distinct expressions over its columns, and where their values go."""
-
-    number: int
-    source: Source
-    expressions: tuple[Named, ...]
-    ports: tuple[Port, ...]
-
-    @property
-    def judged(self) -> bool:
-        """Whether admission needs state: a stream with event time, or with producers that repeat themselves."""
-        return self.source.time is not None or self.source.sequence is not None
-
-
-@dataclass(frozen=True, slots=True)
-class Operator:
-    """A kernel in its place: its number, its stage, who feeds it, and where its changes go."""
-
-    number: int
-    stage: int
-    spec: Spec
-    inputs: tuple[int, ...]
-    ports: tuple[Port, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Output:
-    """A view as the sink gets it: raw columns from the chain, then scalar expressions, then a table with a key."""
-
-    number: int
-    name: str
-    to: str
-    columns: tuple[str, ...]
-    select: tuple[Named, ...]
-    where: tuple[str, ...]
-    key: tuple[str, ...]
-    append: bool = False
-
-    @property
-    def plain(self) -> bool:
-        """Whether the raw columns are the view's columns, under other names at most."""
-        return not self.where and all(column.expression in self.columns for column in self.select)
-
-
-@dataclass(frozen=True, slots=True)
-class Chain:
-    """The whole of a pipeline, ready to be laid onto Spark."""
-
-    feeds: tuple[Feed, ...]
-    operators: tuple[Operator, ...]
-    outputs: tuple[Output, ...]
-    buckets: int
-    tasks: int = 1
-
-    @property
-    def stages(self) -> tuple[int, ...]:
-        """The stages there are; admission is one where a feed needs it."""
-        admission = {ADMIT} if any(feed.judged for feed in self.feeds) else set()
-        return tuple(sorted(admission | {operator.stage for operator in self.operators}))
-
-    def feed(self, number: int) -> Feed:
-        """The feed of that number."""
-        return next(feed for feed in self.feeds if feed.number == number)
-
-
-@dataclass(frozen=True, slots=True)
-class ViewPlan:
-    """What the chain needs to know of a view."""
-
-    name: str
-    node: Node
-    to: str
-    emit: Emit
-    key: tuple[str, ...]
+__all__ = [
+    "ADMIT", "ORIGIN", "SINK", "Chain", "Feed", "Operator", "Output", "Port", "ViewPlan", "build_chain", "micros",
+]  # fmt: skip
 
 
 def build_chain(views: Sequence[ViewPlan], *, buckets: int, to: str, tasks: int = 1) -> Chain:
@@ -159,17 +59,30 @@ class _Maker:
     source: Source | None = None
     """Set for a feed."""
     feed: _Maker | None = None
-    """Where expressions over its rows are computed: at the feed, before any kernel. None after an aggregate."""
+    """Where expressions over its rows are computed: at the feed, before any kernel. None after an aggregate or a join."""
+    sides: _Sides | None = None
+    """Set for a join."""
     spec: Spec | None = None
     inputs: tuple[int, ...] = ()
     key: tuple[str, ...] = ()
     expressions: dict[str, str] = field(default_factory=dict)
     ports: list[Port] = field(default_factory=list)
     retract: bool = False
+    insert_only: bool = False
+    hold: tuple[int | None, ...] = ()
 
-    def column(self, sql: str) -> str:
-        """The column that holds this expression of the feed's."""
-        return self.expressions.setdefault(sql, f"_c{len(self.expressions)}")
+    def column(self, sql: str) -> str | None:
+        """The column that holds this expression; None if it must be computed from the columns there are."""
+        if self.feed is not None:
+            return self.feed.expressions.setdefault(sql, f"_c{len(self.feed.expressions)}")
+        return self.sides.column(sql) if self.sides is not None else expression.plain_column(sql)
+
+    def value(self, sql: str) -> str:
+        """The expression over columns as they are called here."""
+        if self.sides is None:
+            return sql
+        names = {name: self.sides.column(expression.quote(name)) for name in self.sides.used(sql)}
+        return expression.substitute(sql, {name: column for name, column in names.items() if column})
 
 
 @dataclass(frozen=True)
@@ -179,6 +92,57 @@ class _Rows:
     maker: _Maker
     columns: Mapping[str, str]
     where: tuple[str, ...] = ()
+
+    @property
+    def condition(self) -> str:
+        """All conditions as one that is never null."""
+        return " AND ".join(f"coalesce(({each}), false)" for each in self.where)
+
+
+@dataclass(frozen=True)
+class _Sides:
+    """The two sides of a join, and what is wanted of each: expressions there, and their names in the join's rows."""
+
+    node: Join
+    rows: tuple[_Rows, _Rows]
+    wanted: tuple[dict[str, str], dict[str, str]] = field(default_factory=lambda: ({}, {}))
+
+    def used(self, sql: str) -> frozenset[str]:
+        """The columns of the join that an expression uses."""
+        return expression.check(sql, output_columns(self.node), "expression")
+
+    def below(self, sql: str) -> tuple[int, str] | None:
+        """The side on which an expression can be computed, and the expression there; None if on neither."""
+        used = self.used(sql)
+        for side, (rows, null) in enumerate(zip(self.rows, self.node.nullable, strict=True)):
+            columns = {name: rows.columns[name] for name in output_columns((self.node.left, self.node.right)[side])}
+            for each in self.node.on:
+                columns = {name: text for name, text in columns.items() if name.lower() != each.name.lower()}
+                if each.name and not null:
+                    here = expression.substitute((each.left, each.right)[side], rows.columns)
+                    columns[each.name] = here
+            if used <= columns.keys() and not (null and expression.plain_column(sql) is None):
+                return side, expression.substitute(sql, columns)
+        return None
+
+    def key(self, sql: str) -> str | None:
+        """The key of the join that an expression is."""
+        name = (expression.plain_column(sql) or "").lower()
+        return next(
+            (f"_k{index}" for index, each in enumerate(self.node.on) if name and each.name.lower() == name), None
+        )
+
+    def column(self, sql: str) -> str | None:
+        """The column of the join that holds an expression, asking the side for it."""
+        found = self.below(sql)
+        if (key := self.key(sql)) is not None or found is None:
+            return key
+        wanted = self.wanted[found[0]]
+        return wanted.setdefault(found[1], f"_{'lr'[found[0]]}{len(wanted)}")
+
+    def holds(self, sql: str) -> bool:
+        """Whether an expression can be a column of the join."""
+        return self.key(sql) is not None or self.below(sql) is not None
 
 
 class _Builder:
@@ -194,9 +158,11 @@ class _Builder:
         for maker in self.makers:
             if maker.source and maker.source.time and maker.source.time.late == "route":
                 self._late_view(maker, maker.source, to)
-        for maker in self.makers:
+        for maker in reversed(self.makers):  # whoever takes rows comes after who makes them, and has said what it wants
             if isinstance(maker.spec, Changelog):
                 self._feed_changelog(maker)
+            elif maker.sides is not None:
+                self._feed_join(maker, maker.sides)
         # Views are numbered last: only now is it known how many makers there are.
         first = len(self.makers)
         ports = {
@@ -215,9 +181,11 @@ class _Builder:
                 Operator(
                     maker.number,
                     maker.stage,
-                    replace(maker.spec, retract=maker.retract),
+                    maker.spec if isinstance(maker.spec, JoinSpec) else replace(maker.spec, retract=maker.retract),
                     maker.inputs,
                     ports[maker.number],
+                    2 if maker.sides else 1,
+                    maker.hold,
                 )
                 for maker in self.makers
                 if maker.spec is not None
@@ -234,27 +202,33 @@ class _Builder:
 
     # from the source upwards
 
-    def _rows(self, node: Node, emit: Emit) -> _Rows:
+    def _rows(self, node: Node, emit: Emit, as_said: bool = False) -> _Rows:
+        """The rows of a relation; ``as_said`` those of a table as its records say them, before any replaces another."""
         match node:
             case Source():
-                maker = self._feed(node) if node.kind == "stream" else self._changelog(node)
+                maker = self._feed(node) if node.kind == "stream" or as_said else self._changelog(node)
                 return _Rows(maker, {name: name for name in (*output_columns(node), *META_COLUMNS)})
             case Where():
-                rows = self._rows(node.input, emit)
+                rows = self._rows(node.input, emit, as_said)
                 return replace(rows, where=(*rows.where, expression.substitute(node.condition, rows.columns)))
             case Select():
-                rows = self._rows(node.input, emit)
+                rows = self._rows(node.input, emit, as_said)
                 columns = {each.name: expression.substitute(each.expression, rows.columns) for each in node.columns}
                 return replace(rows, columns=columns)
             case Aggregate():
-                return _Rows(self._reduce(node, emit), {name: name for name in output_columns(node)})
+                return _Rows(self._operator(node, emit), {name: name for name in output_columns(node)})
+            case Over() | Top() | Deduplicate() | Union() | Explode() | MapGroups():
+                columns = {name: expression.quote(name) for name in output_columns(node)}
+                return _Rows(self._operator(node, emit), columns)
+            case Join():
+                return _Rows(self._join(node, emit), {name: expression.quote(name) for name in output_columns(node)})
 
     def _feed(self, source: Source) -> _Maker:
         maker = self.known.get((source, "feed"))
         if maker is None:
             maker = self._make(source, "feed", ADMIT)
             maker.source = source
-            maker.feed = maker
+            maker.feed, maker.insert_only = maker, source.kind == "stream"
         return maker
 
     def _changelog(self, source: Source) -> _Maker:
@@ -266,52 +240,91 @@ class _Builder:
             maker.spec = Changelog(source.key, ())
         return maker
 
-    def _reduce(self, node: Aggregate, emit: Emit) -> _Maker:
+    def _operator(self, node: OneInput, emit: Emit) -> _Maker:
+        """A kernel with one input; several relations may flow into it."""
         known = self.known.get((node, emit))
         if known is not None:
             return known
-        rows = self._rows(node.input, emit)
-        maker = self._make(node, emit, rows.maker.stage + 1)
-        maker.inputs = (rows.maker.number,)
-        keys = tuple(key.name for key in node.keys)
-        wanted = {key.name: expression.substitute(key.expression, rows.columns) for key in node.keys}
-        size = None
-        if node.window is not None:
-            size = micros(node.window.size)
-            moment = f"unix_micros({expression.substitute(expression.quote(node.window.column), rows.columns)})"
-            wanted[WINDOW_COLUMNS[0]] = f"timestamp_micros({moment} - pmod({moment}, {size}))"
-        arguments: dict[str, str] = {}
-        measures = []
-        for each in node.aggregates:
-            texts = [expression.substitute(argument, rows.columns) for argument in each.arguments]
-            names = tuple(arguments.setdefault(text, f"_a{len(arguments)}") for text in texts)
-            measures.append(Measure(each.name, each.function, names))
-        wanted |= {name: text for text, name in arguments.items()}
-        time = source_of(node).time
-        maker.spec = Reduce(
-            keys,
-            tuple(measures),
-            size,
-            emit if size else "changes",
-            micros(time.lateness) if size and time else 0,
-            insert_only=rows.maker.source is not None,
-        )
-        maker.key = (*keys, WINDOW_COLUMNS[0]) if size else keys
-        self._connect(
-            rows, Port(maker.stage, maker.number, (), None, keys, self.buckets, bool(size), self.tasks), wanted
-        )
-        rows.maker.retract = True  # what is taken back must be said: an aggregate cannot look it up
+        below = inputs_of(node)
+        inputs = [self._rows(each, emit) for each in below]
+        maker = self._make(node, emit, max(rows.maker.stage for rows in inputs) + 1)
+        maker.inputs = tuple(dict.fromkeys(rows.maker.number for rows in inputs))
+        laid = lay(node, emit, all(rows.maker.insert_only for rows in inputs))
+        maker.spec, maker.key, maker.insert_only = laid.spec, facts.natural_key(node), facts.is_insert_only(node)
+        names = output_columns(below[0])
+        for each, rows in zip(below, inputs, strict=True):
+            columns = rows.columns
+            if (
+                each is not below[0]
+            ):  # the columns of a union are those of its first relation, the others' by their order
+                columns = {name: columns[other] for name, other in zip(names, output_columns(each), strict=True)}
+            wanted = {name: expression.substitute(text, columns) for name, text in laid.wanted.items()}
+            port = Port(maker.stage, maker.number, (), None, laid.spread, self.buckets, laid.marks, self.tasks)
+            self._connect(rows, port, wanted)
+            rows.maker.retract = True  # what is taken back must be said: an aggregate cannot look it up
         return maker
+
+    def _join(self, node: Join, emit: Emit) -> _Maker:
+        known = self.known.get((node, emit))
+        if known is not None:
+            return known
+        left = self._rows(node.left, emit)
+        right = self._rows(node.right, emit, as_said=bool(node.as_of))
+        maker = self._make(node, emit, max(left.maker.stage, right.maker.stage) + 1)
+        maker.inputs, maker.sides = (left.maker.number, right.maker.number), _Sides(node, (left, right))
+        maker.key, maker.insert_only = facts.natural_key(node), facts.is_insert_only(node)
+        left.maker.retract = right.maker.retract = True
+        maker.spec = TableJoin(node.how, len(node.on), (), ())  # for the time being: columns are known at the end
+        if node.within:
+            low, high = map(micros, node.within)
+            late = micros(facts.lateness(node.left)), micros(facts.lateness(node.right))
+            maker.spec = IntervalJoin(node.how, len(node.on), (), (), low, high, late)
+            # A row that comes on one side makes rows with the time of the other.
+            maker.hold = (-low, 0) if node.how == "right" else (0, high)
+        elif node.as_of or node.latest:
+            maker.hold = (0, None)  # a table tells no time, so it holds nothing back
+            maker.spec = LatestJoin(node.how, len(node.on), (), ())
+        if node.as_of:
+            delay = max(source.time.delay for source in sources_of(node.left) if source.time)
+            maker.spec = AsOfJoin(node.how, len(node.on), (), (), micros(delay), micros(facts.lateness(node)))
+        return maker
+
+    def _feed_join(self, maker: _Maker, sides: _Sides) -> None:
+        """Let both sides send the join what its readers want, its keys and its times."""
+        node = sides.node
+        keys = tuple(f"_k{index}" for index in range(len(node.on)))
+        for side, (rows, below) in enumerate(zip(sides.rows, (node.left, node.right), strict=True)):
+            texts = [(each.left, each.right)[side] for each in node.on]
+            wanted = {key: expression.substitute(text, rows.columns) for key, text in zip(keys, texts, strict=True)}
+            wanted |= {name: text for text, name in sides.wanted[side].items()}
+            timed = facts.event_time(below)
+            marks = bool(timed) and (not node.latest or any(port.marks for port in maker.ports))
+            if timed and not node.latest:
+                wanted["_t"] = f"unix_micros({expression.substitute(expression.quote(timed), rows.columns)})"
+            if node.as_of and side:
+                wanted |= {"_v": "unix_micros(_timestamp)", "_keep": rows.condition or "true"}
+                rows = replace(rows, where=())  # a row that does not count any more ends the one before it
+            port = Port(maker.stage, maker.number, (), None, keys, self.buckets, marks, self.tasks, side=side)
+            self._connect(rows, port, wanted)
+        names = tuple(tuple(wanted.values()) for wanted in sides.wanted)
+        assert isinstance(maker.spec, JoinSpec)  # noqa: S101
+        maker.spec = replace(maker.spec, left=names[0], right=names[1])
 
     def _connect(self, rows: _Rows, port: Port, wanted: Mapping[str, str]) -> None:
         """Add a port to whoever makes these rows."""
-        feed = rows.maker.feed
-        if feed is None:  # after an aggregate there are only names: the API has seen to it
-            rows.maker.ports.append(replace(port, columns=tuple(wanted.items())))
-            return
-        keep = feed.column(" AND ".join(f"coalesce(({each}), false)" for each in rows.where)) if rows.where else None
-        columns = tuple((name, feed.column(text)) for name, text in wanted.items())
-        rows.maker.ports.append(replace(port, columns=columns, keep=keep))
+        maker = rows.maker
+        columns: list[tuple[str, str]] = []
+        computed: list[Computed] = []
+        for name, text in wanted.items():
+            here = maker.column(text)
+            if here is None:
+                here = f"_x{len(computed)}"
+                computed.append(Computed(here, maker.value(text), text))
+            columns.append((name, here))
+        keep = None
+        if rows.where:
+            keep = maker.column(rows.condition) or maker.value(rows.condition)
+        maker.ports.append(replace(port, columns=tuple(columns), keep=keep, computed=tuple(computed)))
 
     def _feed_changelog(self, maker: _Maker) -> None:
         """Let the table's feed send the kernel what all its readers want: computed there, kept in the kernel's state."""
@@ -322,9 +335,9 @@ class _Builder:
         }
         kept = tuple(sorted(values, key=lambda name: int(name[2:])))
         maker.spec = Changelog(maker.key, kept)
-        keys = tuple((name, feed.column(name)) for name in maker.key)
-        columns = (*keys, *((name, name) for name in kept))
-        feed.ports.append(Port(maker.stage, maker.number, columns, None, maker.key, self.buckets, tasks=self.tasks))
+        port = Port(maker.stage, maker.number, (), None, maker.key, self.buckets, tasks=self.tasks)
+        self._connect(_Rows(feed, {}), port, {name: name for name in maker.key})
+        feed.ports[-1] = replace(feed.ports[-1], columns=(*feed.ports[-1].columns, *((name, name) for name in kept)))
 
     # views
 
@@ -337,13 +350,18 @@ class _Builder:
         if maker.source is None and (rows.where or not key or key != set(maker.key)):
             maker.retract = True  # a sink that stores by another key must be told what to remove
         port = Port(SINK, number, ())
-        if maker.feed is None:
+        texts = [rows.columns[name] for name in names]
+        sides = maker.sides
+        if maker.feed is None and not (sides and all(sides.holds(text) for text in (*texts, rows.condition) if text)):
             raw = output_columns(next(node for (node, _), known in self.known.items() if known is maker))
-            self._connect(replace(rows, where=()), port, {name: name for name in raw})
+            if sides is not None:
+                used = frozenset[str]().union(*map(sides.used, (*texts, *rows.where)))
+                raw = tuple(name for name in raw if name in used) or raw[:1]
+            self._connect(replace(rows, where=()), port, {name: expression.quote(name) for name in raw})
             select = tuple(Named(name, rows.columns[name]) for name in names)
             self.outputs.append(Output(number, view.name, view.to, raw, select, rows.where, view.key))
         else:
-            self._connect(rows, port, {name: rows.columns[name] for name in names})
+            self._connect(rows, port, dict(zip(names, texts, strict=True)))
             select = tuple(Named(name, name) for name in names)
             append = maker.source is not None
             self.outputs.append(Output(number, view.name, view.to, names, select, (), view.key, append))
@@ -352,7 +370,8 @@ class _Builder:
         """The side table of a stream with ``late="route"``: every column of what came too late."""
         names = output_columns(source)
         number = len(self.outputs)
-        maker.ports.append(Port(SINK, number, tuple((name, maker.column(name)) for name in names), late=True))
+        port = Port(SINK, number, (), late=True)
+        self._connect(_Rows(maker, {}), port, {name: name for name in names})
         select = tuple(Named(name, name) for name in names)
         self.outputs.append(Output(number, f"{source.name}_late", to, names, select, (), (), append=True))
 

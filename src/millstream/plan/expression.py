@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from sqlglot import ParseError, Token, TokenError, TokenType, exp, parse_one, tokenize
 
 from millstream.errors import PlanError
-from millstream.plan.nodes import META_COLUMNS, Aggregation, Function, Named
+from millstream.plan.nodes import META_COLUMNS, Aggregation, Function, Named, Ordering
 from millstream.plan.schema import DIALECT
 
 
@@ -26,12 +26,13 @@ _AGGREGATES: dict[str, Function] = {
     "count": "count", "sum": "sum", "avg": "avg", "mean": "avg", "min": "min", "max": "max",
     "min_by": "min_by", "first": "min_by", "max_by": "max_by", "last": "max_by",
     "collect_list": "collect_list", "array_agg": "collect_list", "collect_set": "collect_set",
+    "percentile": "percentile", "median": "percentile",
 }  # fmt: skip
 _OTHER_AGGREGATES = _words(
     "any any_value approx_count_distinct approx_percentile approx_top_k bit_and bit_or bit_xor bitmap_and_agg"
     " bitmap_construct_agg bitmap_or_agg bool_and bool_or collect_union corr count_if count_min_sketch covar_pop covar_samp"
     " every first_value grouping grouping_id histogram_numeric hll_sketch_agg hll_union_agg kurtosis last_value listagg"
-    " median mode percentile percentile_approx percentile_cont percentile_disc regr_avgx regr_avgy regr_count"
+    " mode percentile_approx percentile_cont percentile_disc regr_avgx regr_avgy regr_count"
     " regr_intercept regr_r2 regr_slope regr_sxx regr_sxy regr_syy skewness some std stddev stddev_pop stddev_samp"
     " string_agg theta_intersection_agg theta_sketch_agg theta_union_agg try_avg try_sum var_pop var_samp variance"
 )
@@ -138,7 +139,7 @@ def parse_aggregate(name: str, text: str, columns: Iterable[str]) -> Aggregation
     aggregate here passes over nulls (``min_by`` and ``max_by`` over those whose order is null).
 
     >>> parse_aggregate("spent", "sum(price * n) FILTER (WHERE paid)", ["price", "n", "paid"])
-    Aggregation(name='spent', function='sum', arguments=('CASE WHEN paid THEN price * n END',))
+    Aggregation(name='spent', function='sum', arguments=('CASE WHEN paid THEN price * n END',), fraction=0.0)
     """
     what = f"aggregate {name}"
     columns = tuple(columns)
@@ -172,16 +173,63 @@ def parse_aggregate(name: str, text: str, columns: Iterable[str]) -> Aggregation
             hint=f"say the order: {call}({arguments[0]}, at)",
         )
     function = _AGGREGATES[call]
-    expected = 2 if function in ("min_by", "max_by") else 1
+    expected = 2 if function in ("min_by", "max_by") or call == "percentile" else 1
     if len(arguments) != expected:
         several = function == "count" and len(arguments) > 1
         raise PlanError(
             f"{what} `{text}`: {call} takes {expected} argument{'s' * (expected > 1)}; found {len(arguments)}",
             hint=_STRUCT_HINT if several else "count(*) counts rows" if function == "count" else "",
         )
+    fraction = 0.0
+    if function == "percentile":
+        fraction = _fraction(arguments[1], text, what) if call == "percentile" else 0.5
+        arguments = arguments[:1]
     for argument in arguments:
         check(argument, columns, what)
-    return Aggregation(name, function, _filtered(arguments, condition))
+    return Aggregation(name, function, _filtered(arguments, condition), fraction)
+
+
+def _fraction(literal: str, text: str, what: str) -> float:
+    if not re.fullmatch(r"[\d.]+", literal) or not 0 <= float(literal) <= 1:
+        raise PlanError(f"{what} `{text}`: expected which percentile, a number from 0 to 1; found {literal}")
+    return float(literal)
+
+
+def call_of(text: str, what: str) -> tuple[str, tuple[str, ...]] | None:
+    """The function and the arguments of an expression that is one call and nothing else.
+
+    >>> call_of("lag(price * n, 2)", "a look")
+    ('lag', ('price * n', '2'))
+    """
+    _parse(text, what)
+    tokens = _tokens(text, what)
+    if _closing(tokens, 1) != len(tokens) - 1:
+        return None
+    return tokens[0].text.lower(), _arguments(tokens[2:-1], text)
+
+
+def parse_order(text: str, columns: Iterable[str], what: str) -> tuple[Ordering, ...]:
+    """Read ``n DESC, at``; nulls come first when it ascends and last when it descends, as in Spark.
+
+    >>> parse_order("n DESC, at", ["n", "at"], "order")
+    (Ordering(expression='n', descending=True), Ordering(expression='at', descending=False))
+    """
+    columns = tuple(columns)
+    if not isinstance(text, str):
+        raise PlanError(f"{what}: expected an order as text; found {text!r}", hint='"n DESC, at"')
+    made = []
+    for part in _arguments(_tokens(text, what), text):
+        words = _tokens(part, what)
+        descending = words[-1].text.upper() == "DESC"
+        if words[-1].text.upper() in ("FIRST", "LAST"):
+            raise PlanError(
+                f"{what} `{text}`: nulls come first, with DESC last; found {part}", hint="leave out NULLS …"
+            )
+        cut = words[:-1] if words[-1].text.upper() in ("ASC", "DESC") and len(words) > 1 else words
+        sql = part[cut[0].start : cut[-1].end + 1]
+        check(sql, columns, what)
+        made.append(Ordering(sql, descending and len(words) > 1))
+    return tuple(made)
 
 
 def plain_column(sql: str) -> str | None:

@@ -6,15 +6,28 @@ nodes that say the same are equal, wherever they were written, so what two views
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 Late: TypeAlias = Literal["drop", "route", "correct"]
 Emit: TypeAlias = Literal["changes", "final"]
+How: TypeAlias = Literal["inner", "left", "right", "full", "semi", "anti"]
 Function: TypeAlias = Literal[
-    "count", "count_distinct", "sum", "avg", "min", "max", "min_by", "max_by", "collect_list", "collect_set"
+    "count",
+    "count_distinct",
+    "sum",
+    "avg",
+    "min",
+    "max",
+    "min_by",
+    "max_by",
+    "collect_list",
+    "collect_set",
+    "percentile",
 ]
+Ranking: TypeAlias = Literal["row_number", "rank", "dense_rank", "lag", "lead"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +133,54 @@ class Tumbling:
 
 
 @dataclass(frozen=True, slots=True)
+class Hopping:
+    """Windows of one size, of which one starts ``every`` so often, aligned to the epoch."""
+
+    column: str
+    size: timedelta
+    every: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Windows that last as long as events are at most ``gap`` apart; they end a gap after the last one."""
+
+    column: str
+    gap: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Sliding:
+    """For each event the window of this size that ends with it, ties included."""
+
+    column: str
+    size: timedelta
+
+
+Window: TypeAlias = Tumbling | Hopping | Session | Sliding
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """The rows around a row that an aggregate looks at: so many before and after it, or those whose order is so far away.
+
+    None means all there are. Distances are microseconds where the order is a time. Rows of equal order are at no distance.
+    """
+
+    kind: Literal["rows", "range"]
+    before: int | None = None
+    after: int | None = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ordering:
+    """An expression to sort by. Nulls come first when it ascends and last when it descends, as in Spark."""
+
+    expression: str
+    descending: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Aggregation:
     """One aggregate: ``arguments`` are expressions; ``count`` of none counts rows.
 
@@ -129,6 +190,8 @@ class Aggregation:
     name: str
     function: Function
     arguments: tuple[str, ...] = ()
+    fraction: float = 0.0
+    """Which percentile, between 0 and 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,12 +200,133 @@ class Aggregate:
 
     input: Node
     keys: tuple[Named, ...]
-    window: Tumbling | None
+    window: Window | None
     aggregates: tuple[Aggregation, ...]
     place: Place = field(default=NOWHERE, compare=False)
 
 
-Node: TypeAlias = Source | Where | Select | Aggregate
+@dataclass(frozen=True, slots=True)
+class Equality:
+    """What rows of two relations must have in common: an expression over each. With a ``name`` both are one column of the join."""
+
+    left: str
+    right: str
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """Pairs of rows of two relations, and with an outer join the rows that have no partner.
+
+    ``within`` bounds right time − left time where both are streams. ``as_of`` is the stream's time column, where the right
+    is a table as it was then; with ``latest`` it is the table as it is when a row of the stream is processed. A join of two
+    tables has none of these.
+    """
+
+    left: Node
+    right: Node
+    on: tuple[Equality, ...]
+    how: How = "inner"
+    within: tuple[timedelta, timedelta] | None = None
+    as_of: str | None = None
+    latest: bool = False
+    place: Place = field(default=NOWHERE, compare=False)
+
+    @property
+    def replayable(self) -> bool:
+        """Whether a replay gives the same rows: what is latest depends on where batches ended."""
+        return not self.latest
+
+    @property
+    def nullable(self) -> tuple[bool, bool]:
+        """Whether the columns of the left, of the right, are null where a row has no partner."""
+        return self.how in ("right", "full"), self.how in ("left", "full")
+
+    @property
+    def merged(self) -> tuple[str, ...]:
+        """The columns that are one of both."""
+        return tuple(each.name for each in self.on if each.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One column that is made by looking at a row's neighbours: its place, a neighbour's value, or an aggregate over a frame."""
+
+    name: str
+    function: Function | Ranking
+    arguments: tuple[str, ...] = ()
+    frame: Frame | None = None
+    offset: int = 1
+    """How far away the neighbour of lag and lead is."""
+    fraction: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """Each row of ``input``, and what its neighbours of equal ``partition``, in this order, make of it."""
+
+    input: Node
+    partition: tuple[str, ...]
+    order: tuple[Ordering, ...]
+    looks: tuple[Look, ...]
+    place: Place = field(default=NOWHERE, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Top:
+    """The first ``count`` rows in this order, of each group of rows with equal ``per``."""
+
+    input: Node
+    count: int
+    order: tuple[Ordering, ...]
+    per: tuple[str, ...] = ()
+    place: Place = field(default=NOWHERE, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Deduplicate:
+    """Of the rows with one id the first by event time; then again the first that is more than ``within`` after it."""
+
+    input: Node
+    id: tuple[str, ...]
+    within: timedelta | None = None
+    place: Place = field(default=NOWHERE, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Union:
+    """The rows of several relations with the same columns, those that are equal as often as they are there."""
+
+    inputs: tuple[Node, ...]
+    place: Place = field(default=NOWHERE, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Explode:
+    """Each row once for each element of an array, with the element as one more column."""
+
+    input: Node
+    array: str
+    name: str
+    place: Place = field(default=NOWHERE, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class MapGroups:
+    """What a function of the user's makes of the rows of each key: the key, then columns as declared.
+
+    ``digest`` stands for the function where definitions are compared: two of the same text are the same.
+    """
+
+    input: Node
+    key: tuple[Named, ...]
+    columns: tuple[Column, ...]
+    digest: str
+    function: Callable[[Any], Any] = field(compare=False)
+    place: Place = field(default=NOWHERE, compare=False)
+
+
+Node: TypeAlias = Source | Where | Select | Aggregate | Join | Over | Top | Deduplicate | Union | Explode | MapGroups
 
 WINDOW_COLUMNS = ("window_start", "window_end")
 META_COLUMNS = ("_key", "_partition", "_offset", "_append_time", "_timestamp")
@@ -161,10 +345,44 @@ def output_columns(node: Node) -> tuple[str, ...]:
         case Aggregate():
             window = WINDOW_COLUMNS if node.window else ()
             return (*(key.name for key in node.keys), *window, *(each.name for each in node.aggregates))
+        case Join():
+            left = output_columns(node.left)
+            if node.how in ("semi", "anti"):
+                return left
+            merged = {name.lower() for name in node.merged}
+            return (*left, *(name for name in output_columns(node.right) if name.lower() not in merged))
+        case Over():
+            return (*output_columns(node.input), *(each.name for each in node.looks))
+        case Top() | Deduplicate():
+            return output_columns(node.input)
+        case Union():
+            return output_columns(node.inputs[0])
+        case Explode():
+            return (*output_columns(node.input), node.name)
+        case MapGroups():
+            return (*(key.name for key in node.key), *(column.name for column in node.columns))
+
+
+def inputs_of(node: Node) -> tuple[Node, ...]:
+    """The relations that a relation is made of; none for a source."""
+    match node:
+        case Source():
+            return ()
+        case Join():
+            return node.left, node.right
+        case Union():
+            return node.inputs
+        case _:
+            return (node.input,)
+
+
+def sources_of(node: Node) -> tuple[Source, ...]:
+    """The sources at the bottom of a relation, each once, the left one first."""
+    if isinstance(node, Source):
+        return (node,)
+    return tuple(dict.fromkeys(source for each in inputs_of(node) for source in sources_of(each)))
 
 
 def source_of(node: Node) -> Source:
-    """The source at the bottom of a relation."""
-    while not isinstance(node, Source):
-        node = node.input
-    return node
+    """The source at the bottom of a relation; the leftmost one if there are several."""
+    return sources_of(node)[0]

@@ -6,55 +6,54 @@ not hold together is refused here, in the line that says it: every error begins 
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from pathlib import Path
+from textwrap import indent
+from typing import Any
 
 from millstream.errors import PlanError
-from millstream.plan import expression
+from millstream.plan import expression, neighbours
+from millstream.plan.facts import event_time, has_aggregate, has_window, is_column, natural_key, visible
+from millstream.plan.join import Within, describe_join, join
 from millstream.plan.nodes import (
-    META_COLUMNS,
     WINDOW_COLUMNS,
     Aggregate,
     Aggregation,
+    Deduplicate,
+    Explode,
+    Frame,
+    How,
+    Join,
+    Look,
+    MapGroups,
     Named,
     Node,
-    Place,
+    Ordering,
+    Over,
     Select,
     Source,
-    Tumbling,
+    Top,
+    Union,
     Where,
+    Window,
     output_columns,
-    source_of,
 )
-from millstream.plan.schema import format_duration, parse_duration
+from millstream.plan.place import here, placed
+from millstream.plan.schema import format_duration
+from millstream.plan.window import checked_window, describe_window, tumbling
 
-_PACKAGE = str(Path(__file__).parent.parent) + os.sep
-
-
-def here() -> Place:
-    """The line of the caller nearest to us that is not Millstream's own; its file as Python knows it, relative if below the
-    working directory."""
-    frame = sys._getframe(1)
-    while frame.f_code.co_filename.startswith(_PACKAGE) and frame.f_back is not None:
-        frame = frame.f_back
-    file = frame.f_code.co_filename
-    if os.path.isabs(file) and file.startswith(inside := os.path.join(os.getcwd(), "")):
-        file = file.removeprefix(inside)
-    return Place(file, frame.f_lineno)
-
-
-@contextmanager
-def placed(place: Place) -> Iterator[None]:
-    """Put the place in front of what goes wrong inside."""
-    try:
-        yield
-    except PlanError as error:
-        raise PlanError(f"{place}: {error.message}", hint=error.hint) from error.__cause__
+__all__ = [
+    "Grouped",
+    "Relation",
+    "event_time",
+    "has_aggregate",
+    "has_window",
+    "here",
+    "natural_key",
+    "placed",
+    "tumbling",
+]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -62,6 +61,8 @@ class Relation:
     """A stream, a table, or what was made of one; two that say the same are equal."""
 
     node: Node
+    name: str = field(default="", compare=False)
+    """What a join's equalities may call it; a source's own name unless :meth:`alias` says otherwise."""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -72,8 +73,8 @@ class Relation:
         """Keep the rows for which a Spark SQL condition is true."""
         place = here()
         with placed(place):
-            expression.check(condition, _visible(self.node), "where")
-        return Relation(Where(self.node, condition, place))
+            expression.check(condition, visible(self.node), "where")
+        return replace(self, node=Where(self.node, condition, place))
 
     def select(self, *columns: str) -> Relation:
         """Give each row these columns: ``"page"``, ``"amount * 2 AS twice"``, or ``"*"`` for those there are."""
@@ -88,27 +89,117 @@ class Relation:
                 else:
                     named.append(_named(text, self.node, "select"))
             _check_names([each.name for each in named], "select")
-        return Relation(Select(self.node, tuple(named), place))
+        return replace(self, node=Select(self.node, tuple(named), place))
 
-    def group_by(self, *keys: str | Tumbling) -> Grouped:
+    def group_by(self, *keys: str | Window) -> Grouped:
         """Gather rows with equal keys, and of one window if there is one; ``.agg`` says what to make of them.
 
         Keys are columns or expressions with a name. Without any, all rows are one group.
         """
         place = here()
         with placed(place):
-            windows = [key for key in keys if isinstance(key, Tumbling)]
+            windows = [key for key in keys if isinstance(key, Window)]
             if len(windows) > 1:
                 raise PlanError(f"group_by: expected at most one window; found {len(windows)}")
-            named = tuple(_named(key, self.node, "group_by") for key in keys if not isinstance(key, Tumbling))
+            named = tuple(_named(key, self.node, "group_by") for key in keys if not isinstance(key, Window))
             _check_names([key.name for key in named], "group_by")
-            window = _checked_window(windows[0], self.node) if windows else None
+            window = checked_window(windows[0], self.node) if windows else None
             if window and (taken := [key.name for key in named if key.name.lower() in WINDOW_COLUMNS]):
                 raise PlanError(f"group_by: {taken[0]} is a column of the window already")
         return Grouped(self.node, named, window)
 
+    def distinct(self) -> Relation:
+        """Keep one of rows that are equal in all columns."""
+        keys = tuple(Named(name, expression.quote(name)) for name in self.columns)
+        return Relation(Aggregate(self.node, keys, None, (), here()))
+
+    def top(self, count: int, by: str, per: str | Sequence[str] | None = None) -> Relation:
+        """Keep the first rows in an order, ``"n DESC, page"``, of each group with equal ``per``.
+
+        Ties are broken by the whole row. One more than there is room for is left out, also if it is equal.
+        """
+        place = here()
+        with placed(place):
+            return Relation(neighbours.top(self.node, count, by, per, place))
+
+    def deduplicate(self, ids: str | Sequence[str], within: str | timedelta | None = None) -> Relation:
+        """Keep, of rows with one id, the first by event time, and no other that is at most ``within`` after it (None: ever)."""
+        place = here()
+        with placed(place):
+            return Relation(neighbours.deduplicate(self.node, ids, within, place))
+
+    def union(self, *others: Relation) -> Relation:
+        """All rows of relations with the same columns; equal ones as often as they are there (``distinct`` for once)."""
+        place = here()
+        with placed(place):
+            if wrong := [each for each in others if not isinstance(each, Relation)]:
+                raise PlanError(f"union: expected relations; found {wrong[0]!r}")
+            return Relation(neighbours.union((self.node, *(each.node for each in others)), place))
+
+    def explode(self, array: str, as_: str) -> Relation:
+        """Give each row once for each element of an array, the element as one more column; none for an empty array or null."""
+        place = here()
+        with placed(place):
+            made = neighbours.explode(self.node, array, as_, place)
+            _check_names([*self.columns, as_], "explode")
+        return Relation(made)
+
+    def map_groups(self, function: Callable[[Any], Any], key: str | Sequence[str], schema: str) -> Relation:
+        """Give what a function makes of all rows of each key: a Polars frame in, one with the columns of ``schema`` out.
+
+        The result has the key's columns before those. The function is asked again whenever a key's rows change, and must give
+        the same answer each time: streamed = batch depends on it.
+        """
+        place = here()
+        with placed(place):
+            keys = tuple(_named(text, self.node, "map_groups") for text in neighbours.as_list(key))
+            made = neighbours.map_groups(self.node, function, keys, schema, place)
+            _check_names(list(output_columns(made)), "map_groups")
+        return Relation(made)
+
+    def over(
+        self, partition: str | Sequence[str] | None = None, order: str | None = None, frame: Frame | None = None
+    ) -> Neighbours:
+        """Look at each row among those of equal ``partition``, in an order; ``.add`` says what to make of it.
+
+        An aggregate is over the ``frame``, ``rows(…)`` or ``span(…)``; without one over all rows up to this one and its peers,
+        without an order over all.
+        """
+        return Neighbours(self.node, partition, order, frame)
+
+    def alias(self, name: str) -> Relation:
+        """Give it a name for the equalities of a join: ``a.alias("l").join(b.alias("r"), on="l.id = r.id")``."""
+        with placed(here()):
+            if not isinstance(name, str) or not name.isidentifier():
+                raise PlanError(f"alias: expected a name of letters, digits and _; found {name!r}")
+        return replace(self, name=name)
+
+    def join(
+        self,
+        other: Relation,
+        on: str | Sequence[str],
+        how: How = "inner",
+        *,
+        within: Within | None = None,
+        as_of: str | None = None,
+        latest: bool = False,
+    ) -> Relation:
+        """Pair its rows with those of another relation where ``on`` holds: equalities joined by AND, or names that both have.
+
+        Two streams need ``within``, the least and the greatest of right time − left time (one duration: both ways). A stream
+        and a table need ``as_of``, the stream's time, for the table as it was then, or ``latest=True`` for the table as it is
+        when the event is processed, which no replay repeats. Two tables need neither; an aggregate is a table.
+        """
+        place = here()
+        with placed(place):
+            if not isinstance(other, Relation):
+                raise PlanError(f"join: expected a relation; found {other!r}", hint="after group_by comes .agg(…)")
+            names = _name_of(self), _name_of(other)
+            made = join(self.node, other.node, names, on, how, within, as_of, latest, place)
+        return Relation(made)
+
     def __str__(self) -> str:
-        return "\n".join("  " * depth + line for depth, line in enumerate(_lines(self.node)))
+        return "\n".join(indent(line, "  " * depth) for depth, line in enumerate(_lines(self.node)))
 
     def __repr__(self) -> str:
         return f"<Relation\n{self}\n>"
@@ -120,7 +211,7 @@ class Grouped:
 
     node: Node = field(repr=False)
     keys: tuple[Named, ...]
-    window: Tumbling | None
+    window: Window | None
 
     def agg(self, **aggregates: str) -> Relation:
         """Give one row for each group: its keys, the window's start and end, and these, as ``n="count(*)"``."""
@@ -131,95 +222,45 @@ class Grouped:
                     "agg: expected at least one aggregate; found none", hint='agg(n="count(*)") counts rows'
                 )
             made = tuple(
-                expression.parse_aggregate(name, text, _visible(self.node)) for name, text in aggregates.items()
+                expression.parse_aggregate(name, text, visible(self.node)) for name, text in aggregates.items()
             )
             for each in made:
                 if each.name.lower() in WINDOW_COLUMNS:
                     raise PlanError(f"agg: {each.name} is reserved for windows; expected another name")
             _check_names([*(key.name for key in self.keys), *(each.name for each in made)], "agg")
-            _check_stacked(self.node, self.keys, made)
         return Relation(Aggregate(self.node, self.keys, self.window, made, place))
 
 
-def tumbling(column: str, size: str | timedelta) -> Tumbling:
-    """Windows of one size side by side, aligned to the epoch, for ``group_by``.
+@dataclass(frozen=True, slots=True)
+class Neighbours:
+    """Rows among others; nothing until columns are added."""
 
-    >>> tumbling("at", "1 minute")
-    Tumbling(column='at', size=datetime.timedelta(seconds=60))
-    """
-    with placed(here()):
-        if not isinstance(column, str) or (name := expression.plain_column(column)) is None:
-            raise PlanError(f"tumbling: expected the stream's time column; found {column!r}")
-        length = parse_duration(size)
-        if not length:
-            raise PlanError(f"tumbling: expected a size above zero; found {size!r}")
-    return Tumbling(name, length)
+    node: Node = field(repr=False)
+    partition: str | Sequence[str] | None
+    order: str | None
+    frame: Frame | None
 
-
-def event_time(node: Node) -> str | None:
-    """The column of a stream's event time, as long as it is there under its name and unchanged."""
-    match node:
-        case Source():
-            return node.time.column if node.time else None
-        case Where():
-            return event_time(node.input)
-        case Select():
-            name = event_time(node.input)
-            kept = name and any(each.name == name and _is_column(each.expression, name) for each in node.columns)
-            return name if kept else None
-        case Aggregate():
-            return None
+    def add(self, **looks: str) -> Relation:
+        """Add columns to each row: ``row_number()``, ``rank()``, ``dense_rank()``, ``lag(e, n)``, ``lead(e, n)``, aggregates."""
+        place = here()
+        with placed(place):
+            made = neighbours.over(self.node, self.partition, self.order, self.frame, looks, place)
+            _check_names(list(output_columns(made)), "over")
+        return Relation(made)
 
 
-def natural_key(node: Node) -> tuple[str, ...]:
-    """The columns that tell a relation's rows apart; none for a stream, or where a select left out one of them."""
-    match node:
-        case Source():
-            return node.key if node.kind == "table" else ()
-        case Where():
-            return natural_key(node.input)
-        case Select():
-            names: dict[str, str] = {}
-            for each in node.columns:
-                names.setdefault((expression.plain_column(each.expression) or "").lower(), each.name)
-            key = [names.get(name.lower()) for name in natural_key(node.input)]
-            return tuple(name for name in key if name) if None not in key else ()
-        case Aggregate():
-            return (*(key.name for key in node.keys), *(WINDOW_COLUMNS[:1] if node.window else ()))
-
-
-def has_window(node: Node) -> bool:
-    """Whether there is a windowed aggregate anywhere in it."""
-    while not isinstance(node, Source):
-        if isinstance(node, Aggregate) and node.window:
-            return True
+def _name_of(relation: Relation) -> str:
+    """What a join may call it."""
+    node = relation.node
+    while isinstance(node, Where | Select):
         node = node.input
-    return False
-
-
-def has_aggregate(node: Node) -> bool:
-    """Whether there is an aggregate anywhere in it."""
-    while not isinstance(node, Source | Aggregate):
-        node = node.input
-    return isinstance(node, Aggregate)
-
-
-def _is_column(sql: str, name: str) -> bool:
-    return (expression.plain_column(sql) or "").lower() == name.lower()
-
-
-def _visible(node: Node) -> tuple[str, ...]:
-    """What an expression over a relation may use: its columns, and directly on a source what a record has besides."""
-    bottom = node
-    while isinstance(bottom, Where):
-        bottom = bottom.input
-    return (*output_columns(node), *(META_COLUMNS if isinstance(bottom, Source) else ()))
+    return relation.name or (node.name if isinstance(node, Source) else "")
 
 
 def _named(text: str, node: Node, what: str) -> Named:
     """One column of a select or a group, its plain columns in their declared spelling."""
     named = expression.parse_named(text)
-    used = expression.check(named.expression, _visible(node), what)
+    used = expression.check(named.expression, visible(node), what)
     column = expression.plain_column(named.expression)
     if column is not None:
         (declared,) = used
@@ -230,7 +271,7 @@ def _named(text: str, node: Node, what: str) -> Named:
             f"{what} `{text}`: names beginning with _ are Millstream's own",
             hint=f"give it a name: {named.expression} AS {named.name.lstrip('_') or 'name'}",
         )
-    if named.name.lower() in WINDOW_COLUMNS and not _is_column(named.expression, named.name):
+    if named.name.lower() in WINDOW_COLUMNS and not is_column(named.expression, named.name):
         raise PlanError(f"{what} `{text}`: {named.name} is reserved for windows; expected another name")
     return named
 
@@ -247,67 +288,6 @@ def _check_names(names: list[str], what: str) -> None:
         seen.add(name.lower())
 
 
-def _checked_window(window: Tumbling, node: Node) -> Tumbling:
-    source, below = source_of(node), event_time(node)
-    wanted = f"a window over {window.column}"
-    if _below(node)[0] is not None:
-        raise PlanError(
-            f"group_by: {wanted} on top of an aggregate; expected a window over a stream",
-            hint="group by window_start and window_end of the aggregate below",
-        )
-    if source.kind == "table":
-        raise PlanError(f"group_by: {wanted} of table {source.name}; tables have no windows, only streams do")
-    if source.time is None:
-        raise PlanError(
-            f"group_by: {wanted}, but stream {source.name} has no event time",
-            hint=f'windows need event time: stream("{source.name}", …, time="{window.column}")',
-        )
-    if below is None:
-        raise PlanError(
-            f"group_by: {wanted}, but a select has left out, renamed or changed the event time {source.time.column}",
-            hint=f'keep it as it is: select("{source.time.column}", …)',
-        )
-    if window.column.lower() != below.lower():
-        raise PlanError(
-            f"group_by: {wanted}; expected {below}, which is the event time of stream {source.name}",
-            hint=f'windows need event time: tumbling("{below}", …)',
-        )
-    return Tumbling(below, window.size)
-
-
-def _below(node: Node) -> tuple[Aggregate | None, list[Where | Select]]:
-    """The aggregate under a relation, if any, and what lies between."""
-    between: list[Where | Select] = []
-    while isinstance(node, Where | Select):
-        between.append(node)
-        node = node.input
-    return (node if isinstance(node, Aggregate) else None), between
-
-
-def _check_stacked(node: Node, keys: tuple[Named, ...], made: tuple[Aggregation, ...]) -> None:
-    """Between two aggregates nothing is computed: those rows never come back to Spark."""
-    aggregate, between = _below(node)
-    if aggregate is None:
-        return
-    found = ""
-    for each in reversed(between):
-        texts = [each.condition] if isinstance(each, Where) else [column.expression for column in each.columns]
-        computed = [text for text in texts if isinstance(each, Where) or expression.plain_column(text) is None]
-        if computed and not found:
-            found = f"{'where' if isinstance(each, Where) else 'select'} `{computed[0]}` at {each.place}"
-    inner = [("key", key.expression) for key in keys]
-    inner += [(f"aggregate {each.name}", text) for each in made for text in each.arguments]
-    for what, text in inner:
-        if not found and expression.plain_column(text) is None:
-            found = f"{what} `{text}`"
-    if found:
-        raise PlanError(
-            f"agg: an aggregate of an aggregate (at {aggregate.place}) may only select and rename columns between the two;"
-            f" found {found}",
-            hint="compute before the first aggregate or after the last",
-        )
-
-
 def _lines(node: Node) -> list[str]:
     """One line for each node, the source first."""
     match node:
@@ -322,16 +302,54 @@ def _lines(node: Node) -> list[str]:
         case Aggregate():
             keys = [_text(key) for key in node.keys]
             if node.window:
-                keys.append(f"tumbling({node.window.column}, {format_duration(node.window.size)})")
+                keys.append(describe_window(node.window))
             made = ", ".join(f"{each.name} = {_call(each)}" for each in node.aggregates)
             return [*_lines(node.input), f"group by {', '.join(keys) or 'nothing'}: {made}"]
+        case Over():
+            by = f"partition {', '.join(node.partition) or 'all'}" + (
+                f" order {_order(node.order)}" if node.order else ""
+            )
+            return [
+                *_lines(node.input),
+                f"over {by}: " + ", ".join(f"{each.name} = {_look(each)}" for each in node.looks),
+            ]
+        case Top():
+            per = f" per {', '.join(node.per)}" if node.per else ""
+            return [*_lines(node.input), f"top {node.count} by {_order(node.order)}{per}"]
+        case Deduplicate():
+            within = f" within {format_duration(node.within)}" if node.within else ""
+            return [*_lines(node.input), f"deduplicate {', '.join(node.id)}{within}"]
+        case Explode():
+            return [*_lines(node.input), f"explode {node.array} AS {node.name}"]
+        case MapGroups():
+            name = getattr(node.function, "__name__", "a function")
+            return [*_lines(node.input), f"map groups by {', '.join(map(_text, node.key)) or 'nothing'}: {name}"]
+        case Union():
+            others = [f"  {line}" for each in node.inputs[1:] for line in ["with", *str(Relation(each)).split("\n")]]
+            return [*_lines(node.inputs[0]), "\n".join(["union", *others])]
+        case Join():
+            right = [f"  {line}" for line in str(Relation(node.right)).split("\n")]
+            return [*_lines(node.left), "\n".join([f"{describe_join(node)} with", *right])]
 
 
 def _text(named: Named) -> str:
-    return named.expression if _is_column(named.expression, named.name) else f"{named.expression} AS {named.name}"
+    return named.expression if is_column(named.expression, named.name) else f"{named.expression} AS {named.name}"
 
 
 def _call(each: Aggregation) -> str:
     if each.function == "count_distinct":
         return f"count(DISTINCT {each.arguments[0]})"
-    return f"{each.function}({', '.join(each.arguments) or '*'})"
+    fraction = [str(each.fraction)] if each.function == "percentile" else []
+    return f"{each.function}({', '.join((*each.arguments, *fraction)) or '*'})"
+
+
+def _order(order: tuple[Ordering, ...]) -> str:
+    return ", ".join(f"{each.expression} DESC" if each.descending else each.expression for each in order)
+
+
+def _look(each: Look) -> str:
+    if each.frame is None:
+        return f"{each.function}({', '.join((*each.arguments, *([str(each.offset)] if each.arguments else [])))})"
+    bounds = ["all" if bound is None else str(bound) for bound in (each.frame.before, each.frame.after)]
+    call = _call(Aggregation(each.name, each.function, each.arguments, each.fraction))  # type: ignore[arg-type]
+    return f"{call} over {each.frame.kind} {bounds[0]} before, {bounds[1]} after"

@@ -21,6 +21,9 @@ from millstream.plan.schema import format_duration, is_timestamp, parse_duration
 Codec: TypeAlias = str | Json | Text | Avro | Mapping[str, Any]
 Duration: TypeAlias = str | timedelta
 
+APPEND_TIME = "_append_time"
+"""Processing time: when the log took a record. A stream whose time this is has windows by it, and they replay."""
+
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")  # what both logs accept
 
 
@@ -80,10 +83,12 @@ def event_time_of(
             f'{what}: late="correct" and a lateness above zero belong together; found {found}',
             hint='late="correct", lateness="10 minutes" admits what is up to that much later still, and amends',
         )
+    if clock and time == APPEND_TIME:
+        raise PlanError(f"{what}: clock corrects the time that a device says, and {APPEND_TIME} is the log's own")
     sent = _timestamp(clock.sent, columns, f"{what}: clock, sent") if clock else None
     received = _timestamp(clock.received, columns, f"{what}: clock, received") if clock and clock.received else None
     return EventTime(
-        _timestamp(time, columns, f"{what}: time"),
+        time if time == APPEND_TIME else _timestamp(time, columns, f"{what}: time"),
         written.delay,
         written.lateness,
         written.late,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from millstream.plan.nodes import Emit, Function
+from millstream.plan.nodes import Column, Emit, Function, How, Look
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +25,13 @@ class Measure:
     name: str
     function: Function
     arguments: tuple[str, ...]
+    fraction: float = 0.0
+    """Which percentile, between 0 and 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reduce:
-    """One row for each group. Spans are microseconds; ``size`` None means no window.
+    """One row for each group. Spans are microseconds; ``size`` None means no window; with ``every`` windows overlap.
 
     ``retract`` says whether −before goes along with +after; a sink that stores by key does not need it.
     ``insert_only`` says that nothing is ever taken back from the input, so the best of each group may stand for the rest.
@@ -41,6 +44,165 @@ class Reduce:
     lateness: int = 0
     insert_only: bool = True
     retract: bool = True
+    every: int | None = None
 
 
-Spec: TypeAlias = Changelog | Reduce
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One row for each session of a group: rows of which each is at most ``gap`` after the one before, by column ``time``."""
+
+    keys: tuple[str, ...]
+    measures: tuple[Measure, ...]
+    time: str
+    gap: int
+    emit: Emit = "changes"
+    lateness: int = 0
+    insert_only: bool = True
+    retract: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A column to sort by. Nulls come first when it ascends and last when it descends, as in Spark."""
+
+    column: str
+    descending: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Horizon:
+    """When rows can change no more: as soon as the mark is beyond ``time`` + ``span``, for rows of that time."""
+
+    time: str
+    span: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Top:
+    """The first ``count`` rows of each group in this order; ties are broken by the whole row.
+
+    With a ``horizon``, whose time is one of the keys, a group is forgotten when it can change no more.
+    """
+
+    keys: tuple[str, ...]
+    columns: tuple[str, ...]
+    order: tuple[Order, ...]
+    count: int
+    horizon: Horizon | None = None
+    insert_only: bool = True
+    retract: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class TableJoin:
+    """Two tables by equal keys. ``left`` and ``right`` are the columns of each side that are wanted; keys are ``_k0``, ``_k1``, …"""
+
+    how: How
+    keys: int
+    left: tuple[str, ...]
+    right: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class IntervalJoin:
+    """Two streams by equal keys, where right time − left time is in [``low``, ``high``] (µs); times are ``_t``.
+
+    ``lateness`` is how far below the mark of its side a row may still come.
+    """
+
+    how: How
+    keys: int
+    left: tuple[str, ...]
+    right: tuple[str, ...]
+    low: int = 0
+    high: int = 0
+    lateness: tuple[int, int] = (0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class AsOfJoin:
+    """A stream by its time ``_t`` with a table by the time ``_v`` from which each of its rows holds.
+
+    ``delay`` and ``lateness`` say how long the stream's rows are looked at again.
+    """
+
+    how: How
+    keys: int
+    left: tuple[str, ...]
+    right: tuple[str, ...]
+    delay: int = 0
+    lateness: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LatestJoin:
+    """A stream that only grows with a table as it is after the batch that brings the stream's row."""
+
+    how: How
+    keys: int
+    left: tuple[str, ...]
+    right: tuple[str, ...]
+
+
+JoinSpec: TypeAlias = TableJoin | IntervalJoin | AsOfJoin | LatestJoin
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """Each row, and what its neighbours in its group make of it; ties in the order are broken by the whole row.
+
+    With a ``horizon``, whose time is the first column of the order, rows are forgotten that no change can reach any more.
+    With ``emit="final"`` a row appears when the mark is beyond its time. ``window`` adds the start and the end of a window of
+    that length that ends with the row.
+    """
+
+    keys: tuple[str, ...]
+    columns: tuple[str, ...]
+    order: tuple[Order, ...]
+    looks: tuple[Look, ...]
+    horizon: Horizon | None = None
+    emit: Emit = "changes"
+    window: int | None = None
+    insert_only: bool = True
+    retract: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Deduplicate:
+    """Of rows with equal keys the first by time; the next one counts again if it is more than ``within`` after that."""
+
+    keys: tuple[str, ...]
+    columns: tuple[str, ...]
+    horizon: Horizon
+    within: int | None = None
+    emit: Emit = "changes"
+    insert_only: bool = True
+    retract: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """Rows as they come, from several inputs; with ``explode`` once for each element of that array, as column ``element``."""
+
+    columns: tuple[str, ...]
+    explode: str | None = None
+    element: str = ""
+    retract: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """What a function makes of the rows of each group: the keys, then ``made`` columns.
+
+    With a ``horizon``, whose time is one of the keys, a group is forgotten when it can change no more.
+    """
+
+    keys: tuple[str, ...]
+    columns: tuple[str, ...]
+    made: tuple[Column, ...]
+    function: Callable[[Any], Any]
+    horizon: Horizon | None = None
+    retract: bool = True
+
+
+Spec: TypeAlias = Changelog | Reduce | Session | Top | Over | Deduplicate | Pass | Groups | JoinSpec

@@ -1,0 +1,160 @@
+"""Joins of two tables by equal keys: inner, outer, semi and anti; right under inserts, deletes and updates on either side.
+
+State is both tables, placed by key; a batch reads the keys that it touches. Pairs are bilinear, so their change is
+Δleft × right after + left before × Δright, with weights multiplied. Rows without a partner are a function of a key's rows:
+what they are now less what they were. A key with a null in it equals nothing, so such rows are never kept: they are without a
+partner as they come and as they go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import polars as pl
+
+from millstream.errors import PipelineError, PlanError
+from millstream.kernel.chunk import WEIGHT
+from millstream.kernel.kernel import Side, State
+from millstream.kernel.keyed import weighed
+from millstream.kernel.segment import PLACE, Table, place
+from millstream.plan.spec import TableJoin
+
+MOST = 5_000_000
+"""Pairs that one bucket may make in one batch: a key with thousands of rows on both sides would fill the memory."""
+
+OTHER = "_w"  # the weight of the other side, while pairs are made
+
+
+class TableJoinKernel:
+    """The kernel of :class:`~millstream.plan.spec.TableJoin`."""
+
+    def __init__(self, spec: TableJoin) -> None:
+        self.spec = spec
+        self.keys = key_names(spec.keys)
+        # By place too: Polars finds no NaN by a single key where it takes both columns for sorted, as those of one row are.
+        self.on = [*self.keys, PLACE]
+
+    def step(self, state: State, left: pl.DataFrame | None, right: pl.DataFrame | None) -> pl.DataFrame | None:
+        """Change both tables, and say what that changes of their join."""
+        if left is None and right is None:
+            return None
+        types = key_types(state.sides, self.keys)
+        came = [
+            changes(rows, side, types, names)
+            for rows, side, names in zip((left, right), state.sides, (self.spec.left, self.spec.right), strict=True)
+        ]
+        came = [by_key(rows, self.keys) for rows in came]
+        known = [rows.drop_nulls(self.keys) for rows in came]
+        touched = pl.concat([rows.select(self.on) for rows in known]).unique()
+        olds, news = [], []
+        for name, rows in zip(("left", "right"), known, strict=True):
+            old, new = change(state.table(name), rows, touched)
+            olds.append(old)
+            news.append(new)
+        unknown = [rows.filter(pl.any_horizontal(pl.col(self.keys).is_null())) for rows in came]
+        alone = pl.concat([self._alone(news), self._alone(olds).with_columns(-pl.col(WEIGHT))])
+        made = [self._alone(unknown), weighed(alone, [name for name in alone.columns if name != WEIGHT])]
+        if self.spec.how not in ("semi", "anti"):
+            made += [pairs(known[0], news[1], self.on), pairs(olds[0], known[1], self.on)]
+            return outcome(made, state.sides, types, self.spec.left, self.spec.right)
+        return outcome(made, state.sides, types, self.spec.left)
+
+    def _alone(self, rows: list[pl.DataFrame]) -> pl.DataFrame:
+        """The rows that are there for themselves: those without a partner, or of a semi join those with one."""
+        left, right, how = *rows, self.spec.how
+        left_alone = left.join(right, on=self.on, how="semi" if how == "semi" else "anti")
+        right_alone = right.join(left, on=self.on, how="anti")
+        shown = [left_alone] if how not in ("inner", "right") else []
+        shown += [right_alone] if how in ("right", "full") else []
+        return pl.concat([left.clear(), *shown], how="diagonal")
+
+
+def by_key(rows: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
+    """The rows with their place by key."""
+    return rows.with_columns(pl.Series(PLACE, place(rows, keys)))
+
+
+def change(table: Table, rows: pl.DataFrame, touched: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Change a table; give the rows of the touched keys as they were and as they are."""
+    loaded = table.load(touched[PLACE].to_numpy())
+    if loaded is None:
+        loaded = rows.clear()
+    old = loaded.join(touched, on=touched.columns, how="semi")
+    rest = loaded.join(touched, on=touched.columns, how="anti")
+    new = weighed(pl.concat([old, rows.select(old.columns)]), [name for name in old.columns if name != WEIGHT])
+    new = new.select(old.columns)
+    table.save(pl.concat([rest, new]))
+    return old, new
+
+
+def key_names(count: int) -> list[str]:
+    """The columns that must be equal."""
+    return [f"_k{index}" for index in range(count)]
+
+
+def key_types(sides: tuple[Side, ...], keys: list[str]) -> dict[str, pl.DataType]:
+    """One type for each key of both sides; refused where equal values of the two would not be found in one bucket."""
+    types = {}
+    for name in keys:
+        one, other = (side.schema[name] for side in sides)
+        if one == other:
+            types[name] = one
+        elif one.is_integer() and other.is_integer():
+            types[name] = pl.Int64()
+        elif one.is_float() and other.is_float():
+            types[name] = pl.Float64()
+        elif isinstance(one, pl.Decimal) and isinstance(other, pl.Decimal):
+            types[name] = pl.Decimal(38, max(one.scale, other.scale))
+        else:
+            raise PlanError(
+                f"join: its {int(name[2:]) + 1}. equality compares {one} with {other}; expected one type on both sides",
+                hint='cast one of them: on="cast(a AS bigint) = b"',
+            )
+    return types
+
+
+def changes(
+    rows: pl.DataFrame | None, side: Side, types: dict[str, pl.DataType], names: tuple[str, ...]
+) -> pl.DataFrame:
+    """What a batch brings of one side: its keys in the common type, equal rows as one, with their weight."""
+    wanted = {**types, **{name: side.schema[name] for name in names}}
+    if rows is None:
+        return pl.DataFrame(schema={**wanted, WEIGHT: pl.Int64()})
+    weight = pl.col(WEIGHT) if WEIGHT in rows.columns else pl.lit(1, pl.Int64).alias(WEIGHT)
+    return weighed(rows.select(*(pl.col(name).cast(dtype) for name, dtype in wanted.items()), weight), list(wanted))
+
+
+def pairs(left: pl.DataFrame, right: pl.DataFrame, on: list[str]) -> pl.DataFrame:
+    """Each row with each of its partners."""
+    check_pairs(left, right, on)
+    both = left.join(right.rename({WEIGHT: OTHER}), on=on, how="inner")
+    return both.with_columns((pl.col(WEIGHT) * pl.col(OTHER)).alias(WEIGHT)).drop(OTHER)
+
+
+def check_pairs(left: pl.DataFrame, right: pl.DataFrame, on: list[str]) -> None:
+    """Refuse to make more pairs than memory has room for, naming the key that has most of them."""
+    if left.height * right.height <= MOST:
+        return
+    counts = left.group_by(on).len("_n").join(right.group_by(on).len("_m"), on=on)
+    counts = counts.with_columns((pl.col("_n").cast(pl.Int64) * pl.col("_m").cast(pl.Int64)).alias("_pairs"))
+    found = int(counts["_pairs"].sum())
+    if found > MOST:
+        worst = counts.sort("_pairs").tail(1).row(0, named=True)
+        key = ", ".join(repr(worst[name]) for name in on if name.startswith("_k"))
+        raise PipelineError(
+            f"a join would make {found:,} pairs of rows in one batch of one bucket; at most {MOST:,} are allowed."
+            f" The key {key} has {worst['_n']:,} rows with {worst['_m']:,} partners each",
+            hint="join on more columns, narrow the interval, or aggregate one side first; smaller batches make fewer pairs",
+        )
+
+
+def outcome(
+    made: Sequence[pl.DataFrame], sides: tuple[Side, ...], types: dict[str, pl.DataType], *columns: tuple[str, ...]
+) -> pl.DataFrame:
+    """What a join says, in one frame: keys, the columns of the left and of the right, null where a row has none, and weights."""
+    schema = dict(types)
+    for side, names in zip(sides, columns, strict=False):
+        schema |= {name: side.schema[name] for name in names}
+    empty = pl.DataFrame(schema={**schema, WEIGHT: pl.Int64()})
+    said = [each.select(name for name in empty.columns if name in each.columns) for each in made if each.height]
+    return pl.concat([empty, *said], how="diagonal")

@@ -1,0 +1,30 @@
+"""Rows that pass through: from several inputs as one, or once for each element of an array. Nothing is kept."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from millstream.kernel.chunk import WEIGHT
+from millstream.kernel.kernel import State
+from millstream.plan.spec import Pass
+
+
+class PassKernel:
+    """The kernel of :class:`~millstream.plan.spec.Pass`."""
+
+    def __init__(self, spec: Pass) -> None:
+        self.spec = spec
+
+    def step(self, _state: State, rows: pl.DataFrame | None) -> pl.DataFrame | None:
+        """Pass the rows on, with their weights."""
+        if rows is None:
+            return None
+        # One of several inputs may send weights and another none: then they are null for the rows of the latter.
+        weight = pl.col(WEIGHT).fill_null(1) if WEIGHT in rows.columns else pl.lit(1, pl.Int64).alias(WEIGHT)
+        spec = self.spec
+        if spec.explode is None:
+            return rows.select(*spec.columns, weight)
+        there = rows.filter(pl.col(spec.explode).list.len() > 0)
+        others = [name for name in spec.columns if name != spec.explode or name == spec.element]
+        there = there.select(*spec.columns, pl.col(spec.explode).alias("_element"), weight).explode("_element")
+        return there.select(*others, pl.col("_element").alias(spec.element), WEIGHT)

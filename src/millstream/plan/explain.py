@@ -1,0 +1,234 @@
+"""What a pipeline does, explained: every feed, kernel and view of its chain, what is kept and until when, what runs where.
+
+An explanation is read off the chain that runs, so it cannot say anything else than what is done. It needs neither Spark nor a
+log.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from typing import Any, Protocol
+
+from millstream.plan import describe, expression, kept
+from millstream.plan.chain import build_chain
+from millstream.plan.explanation import Arrow, Explanation, Runs, Step, ViewStep
+from millstream.plan.nodes import EventTime
+from millstream.plan.parts import ADMIT, Chain, Feed, Operator, Output, Port, ViewPlan
+from millstream.plan.schema import format_duration
+from millstream.plan.spec import Changelog, JoinSpec
+
+_OURS = ("_t", "_v", "_keep")
+"""Columns that a join is sent for itself."""
+
+
+class Defined(Protocol):
+    """What is asked of a pipeline; :class:`~millstream.pipeline.Pipeline` is one."""
+
+    name: str
+    to: str
+    buckets: int
+
+    @property
+    def views(self) -> Mapping[str, Any]:
+        """The views, by name."""
+
+    def validate(self) -> None:
+        """Refuse a pipeline that would do nothing."""
+
+
+def explain(pipeline: Defined) -> Explanation:
+    """Explain a pipeline from its definition alone; ``str`` of it is for people."""
+    pipeline.validate()
+    views = [ViewPlan(view.name, view.node, view.to, view.emit, view.key) for view in pipeline.views.values()]
+    return explain_chain(pipeline.name, build_chain(views, buckets=pipeline.buckets, to=pipeline.to))
+
+
+def explain_chain(name: str, chain: Chain) -> Explanation:
+    """Explain a chain."""
+    words = _Words(chain)
+    makers: list[Feed | Operator] = [*chain.feeds, *chain.operators]
+    arrows = tuple(words.arrow(maker, port) for maker in makers for port in maker.ports)
+    below = {output.number: _below(output.number, arrows) for output in chain.outputs}
+    steps = []
+    for maker in makers:
+        users = tuple(output.name for output in chain.outputs if maker.number in below[output.number])
+        made = _feed(maker, users) if isinstance(maker, Feed) else words.kernel(maker, users)
+        steps.append(made)
+    return Explanation(
+        name,
+        tuple(feed.source.topic for feed in chain.feeds),
+        tuple("admission" if stage == ADMIT else f"stage {stage}" for stage in chain.stages),
+        chain.buckets,
+        tuple(steps),
+        arrows,
+        tuple(_view(output, [step for step in steps if output.name in step.views]) for output in chain.outputs),
+    )
+
+
+def _below(number: int, arrows: tuple[Arrow, ...]) -> set[int]:
+    """Everything that flows into it, near and far."""
+    found, new = set[int](), {number}
+    while new:
+        new = {arrow.source for arrow in arrows if arrow.target in new} - found
+        found |= new
+    return found
+
+
+class _Words:
+    """What the columns of a chain are called by who wrote its expressions."""
+
+    def __init__(self, chain: Chain) -> None:
+        self.makers: dict[int, Feed | Operator] = {}
+        self.makers.update((feed.number, feed) for feed in chain.feeds)
+        self.makers.update((operator.number, operator) for operator in chain.operators)
+
+    def ports_to(self, number: int) -> list[tuple[Feed | Operator, Port]]:
+        return [(maker, port) for maker in self.makers.values() for port in maker.ports if port.target == number]
+
+    def taken(self, number: int, column: str, side: int) -> str:
+        """What a column of a kernel's input is."""
+        for maker, port in self.ports_to(number):
+            columns = dict(port.columns)
+            if port.side == side and column in columns:
+                return self.left(maker, port, columns[column])
+        return column
+
+    def left(self, maker: Feed | Operator, port: Port, column: str) -> str:
+        """What a column is that leaves by a port."""
+        computed = {each.name: each.written for each in port.computed}
+        return computed.get(column) or self.made(maker, column)
+
+    def made(self, maker: Feed | Operator, column: str) -> str:
+        """What a column of a feed's or a kernel's rows is."""
+        if isinstance(maker, Feed):
+            return next((each.expression for each in maker.expressions if each.name == column), column)
+        if isinstance(maker.spec, Changelog):
+            return self.made(self.makers[maker.inputs[0]], column)
+        if isinstance(maker.spec, JoinSpec) and column[:2] in ("_k", "_l", "_r"):
+            return self.taken(maker.number, column, 1 if column.startswith("_r") else 0)
+        return column
+
+    def kept(self, maker: Feed | Operator, keep: str) -> str:
+        """Which rows are kept: a column says it, or a condition over columns."""
+        if isinstance(maker, Operator) and isinstance(maker.spec, JoinSpec):
+            return re.sub(r"\b_[klr]\d+\b", lambda found: self.made(maker, found[0]), keep)
+        return self.made(maker, keep)
+
+    def kernel(self, operator: Operator, views: tuple[str, ...]) -> Step:
+        spec = operator.spec
+
+        def say(column: str, side: int) -> str:
+            return self.taken(operator.number, column, side)
+
+        return Step(
+            operator.number,
+            "kernel",
+            describe.title(spec),
+            f"stage {operator.stage}",
+            operator.stage,
+            describe.does(spec, say),
+            kept.keeps(spec, say),
+            kept.drops(spec, say),
+            self.marks(operator),
+            kept.is_bounded(spec),
+            kept.is_replayable(spec),
+            views,
+        )
+
+    def marks(self, operator: Operator) -> str:
+        """Which marks reach a kernel, and which it passes on."""
+        told = {port.side for _, port in self.ports_to(operator.number) if port.marks}
+        if not told:
+            return ""
+        sides = ("the left", "the right")
+        taken = "takes the mark"
+        if operator.sides > 1:
+            taken += f"{'s' * (len(told) > 1)} of {' and '.join(sides[side] for side in sorted(told))}"
+        if not any(port.marks for port in operator.ports):
+            return taken
+        held = [
+            f", that of {sides[side]} less {describe.span(hold)}" for side, hold in enumerate(operator.hold) if hold
+        ]
+        return f"{taken} and passes {'on the least' if len(told) > 1 else 'it on'}{''.join(held)}"
+
+    def arrow(self, maker: Feed | Operator, port: Port) -> Arrow:
+        texts = {name: self.left(maker, port, here) for name, here in port.columns}
+        if native := isinstance(maker, Feed):
+            there = {each.name for each in maker.source.columns}
+            shown = [text for name, text in texts.items() if name not in _OURS and not _is_plain(text, there)]
+        else:
+            shown = [each.written for each in port.computed]
+        where = self.kept(maker, port.keep) if port.keep else texts.get("_keep", "true")
+        where = condition(where) if where != "true" else ""
+        computes = tuple(dict.fromkeys(condition(text) for text in shown))
+        runs: Runs = "Spark SQL" if native else "compiled"
+        tested = native or (port.keep is not None and not _is_plain(port.keep))
+        return Arrow(maker.number, port.target, port.side, where, computes, runs, tested, port.marks, port.late)
+
+
+def condition(text: str) -> str:
+    """A condition as it was written: the chain makes each part of it false where it is null."""
+    first, between, last = "coalesce((", "), false) AND coalesce((", "), false)"
+    if not (text.startswith(first) and text.endswith(last)):
+        return text
+    return " AND ".join(text.removeprefix(first).removesuffix(last).split(between))
+
+
+def _is_plain(text: str, names: Collection[str] = ()) -> bool:
+    """Whether it is a column as it is there: one of these names, however odd, or written as a column."""
+    return text in names or expression.plain_column(text) is not None
+
+
+def _feed(feed: Feed, views: tuple[str, ...]) -> Step:
+    source, time = feed.source, feed.source.time
+    kept_of = ["one watermark for each partition"] if time else []
+    kept_of += ["the highest number of each producer"] if source.sequence else []
+    endless = "never: unbounded, it grows with the producers" if source.sequence else "never; it does not grow"
+    judged = (
+        "its records are judged in the order of offsets" if feed.judged else "its records are judged as they are packed"
+    )
+    return Step(
+        feed.number,
+        "feed",
+        f"{source.kind} {source.name}",
+        "admission" if feed.judged else "packing",
+        ADMIT,
+        f"reads topic {source.topic}; {judged}",
+        " and ".join(kept_of) or "nothing",
+        endless if kept_of else "nothing to drop",
+        _watermark(time, any(port.marks for port in feed.ports)) if time else "",
+        source.sequence is None,
+        True,
+        views,
+        source.topic,
+    )
+
+
+def _watermark(time: EventTime, wanted: bool) -> str:
+    behind = f"{format_duration(time.delay)} behind" if time.delay else "at"
+    fates = {
+        "drop": "rejected",
+        "route": "rejected, and kept in a view of their own",
+        "correct": f"let in and correct, up to {format_duration(time.lateness)} more",
+    }
+    tells = "; its mark is the least of them" if wanted else ""
+    return f"each watermark is {behind} the newest {time.column}; later rows are {fates[time.late]}{tells}"
+
+
+def _view(output: Output, steps: list[Step]) -> ViewStep:
+    key = ", ".join(output.key) or ("topic, partition and offset" if output.append else "the whole row")
+    return ViewStep(
+        output.number,
+        output.name,
+        output.to,
+        key,
+        tuple(
+            f"{each.expression} AS {each.name}"
+            for each in output.select
+            if not _is_plain(each.expression, output.columns)
+        ),
+        " AND ".join(output.where),
+        tuple(f"{step.title} ({step.does})" for step in steps if not step.bounded),
+        tuple(f"{step.title} ({step.does})" for step in steps if not step.replayable),
+    )

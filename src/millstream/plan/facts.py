@@ -1,0 +1,224 @@
+"""What can be said of a relation by looking at its nodes: what tells its rows apart, which column is its time, what it is made of.
+
+Nothing here refuses anything; whoever asks decides what the answer means.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from millstream.plan import expression
+from millstream.plan.nodes import (
+    META_COLUMNS,
+    WINDOW_COLUMNS,
+    Aggregate,
+    Deduplicate,
+    Explode,
+    Hopping,
+    Join,
+    MapGroups,
+    Node,
+    Over,
+    Select,
+    Sliding,
+    Source,
+    Top,
+    Tumbling,
+    Union,
+    Where,
+    inputs_of,
+    output_columns,
+    sources_of,
+)
+
+
+def is_stream(node: Node) -> bool:
+    """Whether its rows are facts that happened, rather than the present rows of a table, a group or a join of those."""
+    match node:
+        case Source():
+            return node.kind == "stream"
+        case Aggregate() | Top() | MapGroups():
+            return False
+        case Join():
+            return is_stream(node.left)
+        case Union():
+            return all(map(is_stream, node.inputs))
+        case _:
+            return is_stream(node.input)
+
+
+def is_insert_only(node: Node) -> bool:
+    """Whether none of its rows is ever taken back."""
+    match node:
+        case Source():
+            return node.kind == "stream"
+        case Where() | Select() | Explode():
+            return is_insert_only(node.input)
+        case Union():
+            return all(map(is_insert_only, node.inputs))
+        case Join():
+            if node.within:
+                return node.how == "inner" and is_insert_only(node.left) and is_insert_only(node.right)
+            return node.latest and is_insert_only(node.left)
+        case _:
+            return False
+
+
+def event_time(node: Node) -> str | None:
+    """The column of a stream's event time, as long as it is there under its name, unchanged and never null.
+
+    That of a join is its left's, of a right join its right's; a full join has none.
+    """
+    match node:
+        case Source():
+            return node.time.column if node.time else None
+        case Where():
+            return event_time(node.input)
+        case Select():
+            name = event_time(node.input)
+            kept = name and any(each.name == name and is_column(each.expression, name) for each in node.columns)
+            return name if kept else None
+        case Join() if is_stream(node) and node.how != "full":
+            return event_time(node.right if node.how == "right" else node.left)
+        case Deduplicate() | Explode():
+            return event_time(node.input)
+        case Over():
+            return event_time(node.input) if is_final(node) else None
+        case Union():
+            names = {event_time(each) for each in node.inputs}
+            return names.pop() if len(names) == 1 else None
+        case _:
+            return None
+
+
+def settled(node: Node) -> dict[str, timedelta]:
+    """Columns that tell when a row can change no more: as soon as the mark is beyond the time there and this span."""
+    match node:
+        case Aggregate(window=Tumbling() | Hopping() as window):
+            late = lateness(node)
+            return {WINDOW_COLUMNS[0]: window.size + late, WINDOW_COLUMNS[1]: late}
+        case Aggregate():
+            return {WINDOW_COLUMNS[1]: lateness(node)} if node.window else {}
+        case Where():
+            return settled(node.input)
+        case Select():
+            known = {name.lower(): span for name, span in settled(node.input).items()}
+            plain = {each.name: (expression.plain_column(each.expression) or "").lower() for each in node.columns}
+            return {name: known[column] for name, column in plain.items() if column in known}
+        case Over() if _in_time(node):
+            return settled(node.input)
+        case Top():
+            per = {(expression.plain_column(each) or "").lower() for each in node.per}
+            return {name: span for name, span in settled(node.input).items() if name.lower() in per}
+        case MapGroups():
+            keys = {(expression.plain_column(each.expression) or "").lower(): each.name for each in node.key}
+            return {keys[name.lower()]: span for name, span in settled(node.input).items() if name.lower() in keys}
+        case _:
+            name = event_time(node)
+            return {name: lateness(node)} if name else {}
+
+
+def _in_time(node: Over) -> bool:
+    """Whether a row depends only on rows that are not after it, in time."""
+    first = node.order[0] if node.order else None
+    known = {name.lower() for name in settled(node.input)}
+    return (
+        first is not None
+        and not first.descending
+        and (expression.plain_column(first.expression) or "").lower() in known
+        and all(each.function != "lead" and (each.frame is None or each.frame.after == 0) for each in node.looks)
+    )
+
+
+def is_final(node: Over) -> bool:
+    """Whether a row is what it is as soon as the mark has passed its event time."""
+    return is_column(node.order[0].expression, event_time(node.input) or "") and _in_time(node) if node.order else False
+
+
+def is_bounded(node: Node) -> bool:
+    """Whether what is kept for this node, not for those below, stops growing on endless input."""
+    match node:
+        case Source():
+            return node.kind == "stream"
+        case Aggregate():
+            return node.window is not None
+        case Deduplicate():
+            return node.within is not None
+        case Top():
+            return bool(settled(node))
+        case MapGroups():
+            return bool(settled(node))
+        case Over():
+            frames = [each.frame for each in node.looks]
+            near = all(each and each.kind == "range" and None not in (each.before, each.after) for each in frames)
+            known = {name.lower() for name in settled(node.input)}
+            by_time = bool(node.order) and (expression.plain_column(node.order[0].expression) or "").lower() in known
+            return by_time and near
+        case Join():
+            return node.within is not None
+        case _:
+            return True
+
+
+def natural_key(node: Node) -> tuple[str, ...]:
+    """The columns that tell a relation's rows apart; none for a stream, or where a select left out one of them."""
+    match node:
+        case Source():
+            return node.key if node.kind == "table" else ()
+        case Where():
+            return natural_key(node.input)
+        case Select():
+            names: dict[str, str] = {}
+            for each in node.columns:
+                names.setdefault((expression.plain_column(each.expression) or "").lower(), each.name)
+            key = [names.get(name.lower()) for name in natural_key(node.input)]
+            return tuple(name for name in key if name) if None not in key else ()
+        case Aggregate(window=Sliding()):
+            return ()  # two events of one key and time have a row each
+        case Aggregate():
+            return (*(key.name for key in node.keys), *(WINDOW_COLUMNS[:1] if node.window else ()))
+        case Join():
+            left, right = natural_key(node.left), natural_key(node.right)
+            if is_stream(node) or not left or (not right and node.how not in ("semi", "anti")):
+                return ()
+            if node.how in ("semi", "anti"):
+                return left
+            merged = {name.lower(): name for name in node.merged}
+            return tuple(dict.fromkeys((*left, *(merged.get(name.lower(), name) for name in right))))
+        case Over() | Top():
+            return natural_key(node.input)
+        case _:
+            return ()
+
+
+def has_window(node: Node) -> bool:
+    """Whether there is anything in it whose rows become final: a windowed aggregate, or rows that are told apart by time."""
+    ends = (
+        (isinstance(node, Aggregate) and node.window is not None)
+        or isinstance(node, Deduplicate)
+        or (isinstance(node, Over) and is_final(node))
+    )
+    return ends or any(map(has_window, inputs_of(node)))
+
+
+def has_aggregate(node: Node) -> bool:
+    """Whether its rows are made by kernels, so that they are not those of one source."""
+    return not isinstance(node, Source | Where | Select) or any(map(has_aggregate, inputs_of(node)))
+
+
+def lateness(node: Node) -> timedelta:
+    """How late a row may be and still be admitted: the most that any of its streams allows."""
+    return max((source.time.lateness for source in sources_of(node) if source.time), default=timedelta(0))
+
+
+def visible(node: Node) -> tuple[str, ...]:
+    """What an expression over a relation may use: its columns, and directly on a source what a record has besides."""
+    bottom = node
+    while isinstance(bottom, Where):
+        bottom = bottom.input
+    return (*output_columns(node), *(META_COLUMNS if isinstance(bottom, Source) else ()))
+
+
+def is_column(sql: str, name: str) -> bool:
+    """Whether an expression is nothing but this column."""
+    return (expression.plain_column(sql) or "").lower() == name.lower()

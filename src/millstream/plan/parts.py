@@ -1,0 +1,144 @@
+"""The parts of a chain: feeds, operators, views, and the ports between them. Frozen, and free of how they were found.
+
+A *port* says where rows go next and as which columns. Numbers of feeds, operators and views are one series, so that a
+number alone names the place a chunk is going to.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from millstream.plan.nodes import Emit, Named, Node, Source
+from millstream.plan.spec import Spec
+
+ADMIT = 0
+"""The stage of admission; kernels come after it."""
+
+SINK = 1_000
+"""The stage of what goes to the sink: later than any kernel's."""
+
+ORIGIN = ("_topic", "_partition", "_offset")
+"""Where a row of an append-only view comes from; its identity."""
+
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def micros(span: timedelta) -> int:
+    """Whole microseconds."""
+    return span // _MICROSECOND
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """A column that is made of others between two kernels, and the expression as its author wrote it."""
+
+    name: str
+    expression: str
+    written: str
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """Where rows go: the stage and number of who takes them, the columns (name there, name here), what to keep.
+
+    ``keep`` is a column, or a condition over columns. ``computed`` are columns made of those that are here, for the rows that
+    are kept. ``side`` is which input of its target it feeds. ``spread`` are the columns (as named there) whose hash chooses one of ``buckets``. ``marks`` says that watermarks are wanted.
+    """
+
+    stage: int
+    target: int
+    columns: tuple[tuple[str, str], ...]
+    keep: str | None = None
+    spread: tuple[str, ...] = ()
+    buckets: int = 1
+    marks: bool = False
+    tasks: int = 1
+    """Into how many tasks Spark deals the buckets; see :mod:`millstream.kernel.spread`."""
+    late: bool = False
+    """Takes the rows that admission rejects as late, and no others."""
+    side: int = 0
+    computed: tuple[Computed, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """All that a pipeline takes from one topic: distinct expressions over its columns, and where their values go."""
+
+    number: int
+    source: Source
+    expressions: tuple[Named, ...]
+    ports: tuple[Port, ...]
+
+    @property
+    def judged(self) -> bool:
+        """Whether admission needs state: a stream with event time, or with producers that repeat themselves."""
+        return self.source.time is not None or self.source.sequence is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """A kernel in its place: its number, its stage, who feeds it, and where its changes go.
+
+    ``sides`` is how many frames it takes at a time. ``hold`` is, for each input, by how much (µs) what the kernel sends may lie
+    before the mark of that input; None for an input that tells no time and so holds nothing back. None given: no hold.
+    """
+
+    number: int
+    stage: int
+    spec: Spec
+    inputs: tuple[int, ...]
+    ports: tuple[Port, ...]
+    sides: int = 1
+    hold: tuple[int | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A view as the sink gets it: raw columns from the chain, then scalar expressions, then a table with a key."""
+
+    number: int
+    name: str
+    to: str
+    columns: tuple[str, ...]
+    select: tuple[Named, ...]
+    where: tuple[str, ...]
+    key: tuple[str, ...]
+    append: bool = False
+
+    @property
+    def plain(self) -> bool:
+        """Whether the raw columns are the view's columns, under other names at most."""
+        return not self.where and all(column.expression in self.columns for column in self.select)
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """The whole of a pipeline, ready to be laid onto Spark."""
+
+    feeds: tuple[Feed, ...]
+    operators: tuple[Operator, ...]
+    outputs: tuple[Output, ...]
+    buckets: int
+    tasks: int = 1
+
+    @property
+    def stages(self) -> tuple[int, ...]:
+        """The stages there are; admission is one where a feed needs it."""
+        admission = {ADMIT} if any(feed.judged for feed in self.feeds) else set()
+        return tuple(sorted(admission | {operator.stage for operator in self.operators}))
+
+    def feed(self, number: int) -> Feed:
+        """The feed of that number."""
+        return next(feed for feed in self.feeds if feed.number == number)
+
+
+@dataclass(frozen=True, slots=True)
+class ViewPlan:
+    """What the chain needs to know of a view."""
+
+    name: str
+    node: Node
+    to: str
+    emit: Emit
+    key: tuple[str, ...]

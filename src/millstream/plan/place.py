@@ -1,0 +1,35 @@
+"""Where in the user's file something was said: every error about a definition begins with it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from millstream.errors import PlanError
+from millstream.plan.nodes import Place
+
+_PACKAGE = str(Path(__file__).parent.parent) + os.sep
+
+
+def here() -> Place:
+    """The line of the caller nearest to us that is not Millstream's own; its file as Python knows it, relative if below the
+    working directory."""
+    frame = sys._getframe(1)
+    while frame.f_code.co_filename.startswith(_PACKAGE) and frame.f_back is not None:
+        frame = frame.f_back
+    file = frame.f_code.co_filename
+    if os.path.isabs(file) and file.startswith(inside := os.path.join(os.getcwd(), "")):
+        file = file.removeprefix(inside)
+    return Place(file, frame.f_lineno)
+
+
+@contextmanager
+def placed(place: Place) -> Iterator[None]:
+    """Put the place in front of what goes wrong inside."""
+    try:
+        yield
+    except PlanError as error:
+        raise PlanError(f"{place}: {error.message}", hint=error.hint) from error.__cause__

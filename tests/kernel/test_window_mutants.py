@@ -1,0 +1,116 @@
+"""Planted bugs in the kernels of windows and neighbours; each must be noticed by the check of that kernel."""
+
+from __future__ import annotations
+
+from functools import partial
+from random import Random
+
+import pytest
+from tests.kernel import test_dedup, test_over, test_session, test_top, test_windows
+from tests.kernel.alone import SECOND
+from tests.kernel.test_mutants import Mutant, mutated
+
+from millstream.kernel import exact, frame, keyed, measures, reduce, top
+from millstream.kernel.dedup import DeduplicateKernel
+from millstream.kernel.frame import Layout
+from millstream.kernel.groups import GroupsKernel
+from millstream.kernel.keyed import Keyed
+from millstream.kernel.over import OverKernel
+from millstream.kernel.session import SessionKernel
+from millstream.kernel.through import PassKernel
+from millstream.kernel.top import TopKernel
+from millstream.plan.nodes import Frame
+from millstream.plan.spec import Order
+
+SEEDS = 25
+LATE = 45 * SECOND
+
+sessions = test_session.check
+final = partial(sessions, emit="final")
+cut = partial(sessions, deletes=True)
+tops = test_top.check
+dedup = test_dedup.check
+by_time = test_over.check_forgetting
+hops = partial(test_windows.check, name="hopping")
+UP = (Order("i"),)
+NEAR = Frame("range", 6, 1)
+
+
+def ranks(chance: Random) -> None:
+    """The check of ranks and neighbours."""
+    test_over.check(chance, test_over.RANKS, UP, deletes=True)
+
+
+def frames(chance: Random, *names: str, over: Frame = NEAR) -> None:
+    """The check of aggregates over a frame."""
+    looks = tuple(
+        test_over.Look(name, function, arguments, over, fraction=0.5)  # type: ignore[arg-type]
+        for name, function, arguments in test_over.AGGREGATES
+        if name in names
+    )
+    test_over.check(chance, looks, UP, deletes=True)
+
+
+def summed(chance: Random) -> None:
+    """Sums of numbers large and small over a frame."""
+    frames(chance, "sum", over=Frame("rows", 2, 0))
+
+
+MUTANTS = [
+    # windows that overlap
+    Mutant("a row is in the last window alone", reduce._in_windows, "np.arange(-(-size // every))", "np.arange(1)", hops),
+    Mutant("a row is in a window that ends with it", reduce._in_windows, "starts + size > times", "starts + size >= times", partial(test_windows.check, name="hopping by no divisor")),
+    # keys and timers
+    Mutant("timers do not ring", Keyed._due, "pl.col(_DUE) <= self._state.after).select", "pl.col(_DUE) < self._state.before).select", final),
+    Mutant("timers that have not rung are lost", Keyed._due, "timers.save(loaded.filter(pl.col(_DUE) > self._state.after))", "timers.save(loaded.clear())", final),
+    Mutant("a later time does not wait for the timer before it", Keyed.close, "pl.col(_DUE).is_null() | (pl.col(WAKE) < pl.col(_DUE))", "pl.col(_DUE).is_null() & (pl.col(WAKE) < pl.col(_DUE))", final),
+    Mutant("other keys of a segment are lost", Keyed.close, "pl.concat([self._rest, rows", "pl.concat([self._rest.clear(), rows", sessions, seed=5),
+    Mutant("what goes is not taken back", keyed.difference, "pl.lit(-1, pl.Int64)", "pl.lit(0, pl.Int64)", sessions),
+    # sessions
+    Mutant("rows a gap apart are apart", SessionKernel._in_sessions, "> reach + self.spec.gap", ">= reach + self.spec.gap", sessions),
+    Mutant("the last atom says how far a session reaches", SessionKernel._in_sessions, ".cum_max()", "", test_session.check_reach),
+    Mutant("a session closes at its end", SessionKernel._made, "pl.col(_LAST) < mark", "pl.col(_LAST) <= mark", partial(final, deletes=True), seed=11),
+    Mutant("a session is forgotten while rows may be late", SessionKernel._kept, "+ self.spec.lateness", "", partial(sessions, lateness=LATE)),
+    Mutant("moments without rows hold a session together", SessionKernel.step, "atoms.filter(pl.col(ROWS) != 0)", "atoms", cut),
+    Mutant("values stay under the atom they came with", SessionKernel._bag, "stay.with_columns(pl.col(_START).alias(_FROM))", "stay", sessions),
+    Mutant("values are counted atom by atom", SessionKernel._bag, "of_session = [*self.group, *values]", "of_session = [*self.group, *values, _FROM]", cut),
+    # the first rows
+    Mutant("one more than there is room for", TopKernel._first, 'pl.col("_room") > 0', 'pl.col("_room") >= 0', tops),
+    Mutant("equal rows need one place", TopKernel._first, "pl.min_horizontal(WEIGHT, \"_room\")", "pl.col(WEIGHT)", partial(tops, deletes=True)),
+    Mutant("ties are broken by who came first", top.in_order, "if name not in {each.column for each in order}", "if False", tops),
+    Mutant("only the first rows are kept though some go", TopKernel.step, "if self.spec.insert_only:", "if True:", partial(tops, deletes=True)),
+    Mutant("groups are forgotten too early", TopKernel.step, "end >= state.after", "end >= state.after + 30_000_000", test_top.check_forgetting),
+    # ranks and frames
+    Mutant("peers are ranked by their place", frame.called, "layout.peers_first - layout.first + 1", "at - layout.first + 1", ranks),
+    Mutant("the row before is of another group", frame.called, "(other >= layout.first) & (other < layout.end)", "(other >= 0) & (other < len(at))", ranks),
+    Mutant("a frame leaves out its last row", Layout.frames, "at + frame.after + 1", "at + frame.after", partial(by_time, calls=(test_over.Look("n", "count", (), Frame("rows", 1, 1)),))),
+    Mutant("a distance leaves out its end", Layout._ranges, "frame.after + 1", "frame.after", lambda chance: frames(chance, "n", "whole"), seed=7),
+    Mutant("what is far too large leaves traces", exact.between, "zip(running[i], running[j], strict=True)", "zip(running[0], running[j], strict=True)", summed, seed=7),
+    Mutant("the least is the greatest", frame._extreme, "sign = 1 if greatest else -1", "sign = 1", lambda chance: frames(chance, "least")),
+    Mutant("runs of doubling length do not cover a frame", frame._extreme, "best[high[here] - level]", "best[low[here]]", lambda chance: frames(chance, "most", "least"), seed=7),
+    Mutant("a percentile is never between two values", measures._percentiles, "low, high = at.floor(), at.ceil()", "low, high = at.floor(), at.floor()", lambda chance: frames(chance, "middle")),
+    Mutant("neighbours are forgotten", OverKernel._kept, "pl.col(\"_earliest\") - before", "pl.col(\"_earliest\")", by_time, seed=21),
+    Mutant("rows that come late find their neighbours gone", OverKernel._kept, "limit = mark - self.spec.horizon.span", "limit = mark", partial(by_time, lateness=LATE)),
+    Mutant("open rows are shown", OverKernel._made, "self._time() < mark", "self._time() <= mark", partial(by_time, emit="final", deletes=True)),
+    # repeats
+    Mutant("none counts after the first", DeduplicateKernel._judged, "time > until[key]", "False", dedup),
+    Mutant("who counts is forgotten early", DeduplicateKernel._kept, "self.time + self.spec.within >= limit", "self.time >= limit", dedup),
+    Mutant("who is a repeat is forgotten early", DeduplicateKernel._kept, "(self.time >= limit) | ", "", partial(dedup, lateness=LATE)),
+    # functions of groups, and rows that pass through
+    Mutant("the function is asked about what was alone", GroupsKernel.step, "self._made(new)", "self._made(came)", partial(test_windows.check_tables, name="map_groups")),
+    Mutant("rows of another input have no weight", PassKernel.step, ".fill_null(1)", ".fill_null(0)", partial(test_windows.check_tables, name="union with an aggregate")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_planted_bug_is_found(mutant: Mutant) -> None:
+    for seed in range(mutant.seed, mutant.seed + SEEDS):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(mutant.function, "__code__", mutated(mutant).__code__)
+            try:
+                mutant.check(Random(seed))
+            except mutant.raises:
+                break
+    else:
+        pytest.fail(f"no example of {SEEDS} shows that {mutant.name}")
+    mutant.check(Random(seed))
