@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from random import Random
 
 import msgspec
@@ -34,17 +34,17 @@ class Counting(Memory):
         self.got: list[int] = []
         self.written: list[int] = []
 
-    def get(self, number: int) -> bytes:
-        self.got.append(number)
-        return super().get(number)
+    def get(self, numbers: Sequence[int]) -> list[bytes]:
+        self.got += numbers
+        return super().get(numbers)
 
-    def put(self, number: int, data: bytes) -> None:
-        self.written.append(number)
-        super().put(number, data)
+    def put(self, segments: Mapping[int, bytes]) -> None:
+        self.written += segments
+        super().put(segments)
 
-    def remove(self, number: int) -> None:
-        self.written.append(number)
-        super().remove(number)
+    def remove(self, numbers: Sequence[int]) -> None:
+        self.written += numbers
+        super().remove(numbers)
 
 
 def frame(rows: Rows) -> pl.DataFrame:

@@ -19,6 +19,7 @@ from millstream.kernel.hash import hash_columns
 from millstream.kernel.state import FOREVER, Directory, Meta, Store
 
 Places: TypeAlias = npt.NDArray[np.uint64]
+Segments: TypeAlias = dict[int, bytes]
 
 PLACE = "_p"
 LIMIT = 16_384
@@ -91,10 +92,8 @@ class Table:
         self._touched = np.flatnonzero(wanted)
         if not len(self._touched):
             return None
-        batches = [
-            pa.ipc.read_record_batch(pa.py_buffer(self._store.get(self._base + int(number))), self._schema)
-            for number in self._numbers[self._touched]
-        ]
+        found = self._store.get([self._base + int(number) for number in self._numbers[self._touched]])
+        batches = [pa.ipc.read_record_batch(pa.py_buffer(data), self._schema) for data in found]
         frame = pl.from_arrow(pa.Table.from_batches(batches, self._schema))
         assert isinstance(frame, pl.DataFrame)  # noqa: S101
         return frame
@@ -119,34 +118,44 @@ class Table:
         kept = np.ones(len(self._starts), bool)
         kept[self._touched] = False
         parts = [(self._starts[kept], self._numbers[kept], self._rows[kept], self._sizes[kept])]
+        made: Segments = {}
+        emptied: list[int] = []
         for run in np.split(self._touched, np.flatnonzero(np.diff(self._touched) > 1) + 1):
             first, last = int(run[0]), int(run[-1])
             low = int(np.searchsorted(places, self._starts[first]))
             more = last + 1 < len(self._starts)
             high = int(np.searchsorted(places, self._starts[last + 1])) if more else len(places)
             cuts = _cuts(places[low:high], self._starts[first : last + 1], limit)
-            parts.append(self._write(batch, places, [low + cut for cut in cuts], high, first, last))
+            old = [int(number) for number in self._numbers[first : last + 1]]
+            parts.append(self._cut(batch, places, [low + cut for cut in cuts], high, self._starts[first], old, made))
+            emptied += old
+        self._store.put(made)
+        self._store.remove([self._base + number for number in emptied])
         starts, numbers, counts, sizes = (np.concatenate(column) for column in zip(*parts, strict=True))
         self._known.newest = max(self._known.newest, int(places[-1]) if len(places) else 0)
         order = np.argsort(starts, kind="stable")
         self._keep(starts[order], numbers[order], counts[order], sizes[order])
 
-    def _write(
-        self, batch: pa.RecordBatch, places: Places, cuts: list[int], high: int, first: int, last: int
+    def _cut(
+        self,
+        batch: pa.RecordBatch,
+        places: Places,
+        cuts: list[int],
+        high: int,
+        start: np.uint64,
+        old: list[int],
+        made: Segments,
     ) -> tuple[Places, npt.NDArray[np.uint32], npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
-        """Write one run of segments anew, under the numbers it had and new ones if there are more."""
-        old = [int(number) for number in self._numbers[first : last + 1]]
+        """Cut one run of segments anew, under the numbers it had, which are taken from ``old``, and new ones if there are more."""
         starts, numbers, counts, sizes = [], [], [], []
         for index, (low, end) in enumerate(zip(cuts, [*cuts[1:], high], strict=False)):  # no cuts if no row is left
             number = old.pop() if old else self._next()
             data = batch.slice(low, end - low).serialize().to_pybytes()
-            self._store.put(self._base + number, data)
-            starts.append(self._starts[first] if index == 0 else places[low])
+            made[self._base + number] = data
+            starts.append(start if index == 0 else places[low])
             numbers.append(number)
             counts.append(end - low)
             sizes.append(len(data))
-        for number in old:
-            self._store.remove(self._base + number)
         return (
             np.array(starts, np.uint64),
             np.array(numbers, np.uint32),
@@ -161,8 +170,7 @@ class Table:
         gone = int(np.searchsorted(self._starts[1:], limit, side="right"))
         gone = len(self._starts) if self._known.newest < limit or micros >= FOREVER else gone
         if gone:
-            for number in self._numbers[:gone]:
-                self._store.remove(self._base + int(number))
+            self._store.remove([self._base + int(number) for number in self._numbers[:gone]])
             self._keep(self._starts[gone:], self._numbers[gone:], self._rows[gone:], self._sizes[gone:])
 
     def _keep(

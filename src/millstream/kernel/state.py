@@ -6,6 +6,7 @@ else. Meta holds the format's version, the marks, and the directory of the segme
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -31,16 +32,16 @@ class Store(Protocol):
         """Replace the meta blob."""
         ...
 
-    def get(self, number: int) -> bytes:
-        """A segment."""
+    def get(self, numbers: Sequence[int]) -> list[bytes]:
+        """Some segments."""
         ...
 
-    def put(self, number: int, data: bytes) -> None:
-        """Write a segment."""
+    def put(self, segments: Mapping[int, bytes]) -> None:
+        """Write segments."""
         ...
 
-    def remove(self, number: int) -> None:
-        """Forget a segment."""
+    def remove(self, numbers: Sequence[int]) -> None:
+        """Forget segments."""
         ...
 
 
@@ -59,17 +60,18 @@ class Memory:
         """Replace it."""
         self._meta = data
 
-    def get(self, number: int) -> bytes:
-        """A segment."""
-        return self.segments[number]
+    def get(self, numbers: Sequence[int]) -> list[bytes]:
+        """Some segments."""
+        return [self.segments[number] for number in numbers]
 
-    def put(self, number: int, data: bytes) -> None:
-        """Write one."""
-        self.segments[number] = data
+    def put(self, segments: Mapping[int, bytes]) -> None:
+        """Write segments."""
+        self.segments |= segments
 
-    def remove(self, number: int) -> None:
-        """Forget one."""
-        del self.segments[number]
+    def remove(self, numbers: Sequence[int]) -> None:
+        """Forget segments."""
+        for number in numbers:
+            del self.segments[number]
 
 
 class Directory(msgspec.Struct, array_like=True):

@@ -1,0 +1,295 @@
+"""Scalar Spark SQL as Polars computes it: a subset of Spark's expressions, each exactly as Spark has it or not at all.
+
+In the subset are columns and literals; arithmetic, comparisons and conditions (``kernel/term.py``); casts and functions
+(``kernel/functions.py``); CASE. A row where Spark may fail, or where the two may differ, is *unsure*, and whoever asks
+gives it to Spark. Nothing depends on a time zone. For any other text :func:`compile_scalar` answers None.
+
+Sqlglot cuts the text into tokens. How they hang together is read here, level by level as in Spark's grammar, because
+sqlglot's tree is not always Spark's: ``a = b < c`` groups otherwise, ``varchar(3)`` is ``string`` there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import reduce
+
+import polars as pl
+from sqlglot import Token, TokenError, TokenType, tokenize
+
+from millstream.kernel.functions import TYPES, call, cast, concat, like
+from millstream.kernel.term import (
+    BOOLEAN,
+    BOUNDS,
+    COMPARISONS,
+    DATE,
+    DECIMAL,
+    DOUBLE,
+    LONG,
+    NULL,
+    TEXT,
+    Refused,
+    Term,
+    among,
+    arithmetic,
+    choose,
+    common,
+    compare,
+    conjunction,
+    disjunction,
+    divide,
+    is_state,
+    literal,
+    modulo,
+    need,
+    negation,
+    negative,
+    widen,
+)
+from millstream.plan.schema import DIALECT
+
+# Comments, escapes and ${variables} are where readers of SQL differ.
+_UNREADABLE = ("--", "/*", "\\", "${")
+_LONGEST = 200  # tokens; sums and products of many parts repeat each other in what is unsure
+# Unquoted, these are not columns to Spark, or not everywhere.
+_WORDS = frozenset((
+    "and", "between", "case", "cast", "distinct", "else", "end", "exists", "false", "from", "in", "interval", "is",
+    "like", "not", "null", "or", "then", "true", "when",
+))  # fmt: skip
+_SUFFIXES: dict[str, pl.DataType] = {"y": pl.Int8(), "s": pl.Int16(), "l": LONG}
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """An expression as Polars computes it; one without columns has one value, for all rows."""
+
+    value: pl.Expr
+    dtype: pl.DataType
+    """What Spark's result becomes through Arrow."""
+    unsure: pl.Expr | None
+    """True where only Spark can answer, and the value then means nothing; null or false: sure. None: always sure."""
+
+
+def compile_scalar(sql: str, columns: Mapping[str, pl.DataType]) -> Scalar | None:
+    """Give the expression for Polars, or None if it is not in the subset; names of columns compare without case.
+
+    >>> minute = compile_scalar("pmod(n, 60) + 1", {"N": pl.Int64()})
+    >>> minute.dtype, minute.unsure
+    (Int64, None)
+    >>> compile_scalar("date_format(at, 'HH')", {"at": pl.Datetime("us", "UTC")}) is None
+    True
+    """
+    if any(mark in sql for mark in _UNREADABLE):
+        return None
+    try:
+        term = _Reader(sql, columns).whole()
+    except (Refused, TokenError, RecursionError):
+        return None
+    return Scalar(term.value, term.dtype, term.unsure)
+
+
+class _Reader:
+    """The tokens of an expression, read from left to right; each method reads one level of Spark's grammar."""
+
+    def __init__(self, sql: str, columns: Mapping[str, pl.DataType]) -> None:
+        self._sql = sql
+        self._tokens: list[Token] = tokenize(sql, dialect=DIALECT)
+        need(len(self._tokens) <= _LONGEST)
+        self._at = 0
+        self._columns: dict[str, list[Term]] = {}
+        for name, dtype in columns.items():
+            # Polars takes a name that begins with ^ for a pattern.
+            if name != "*" and not name.startswith("^"):
+                self._columns.setdefault(name.lower(), []).append(Term(pl.col(name), dtype))
+
+    def whole(self) -> Term:
+        """Read all of it."""
+        term = self._expression()
+        need(self._at == len(self._tokens), term.dtype not in (NULL, DECIMAL))
+        return term
+
+    def _kind(self, ahead: int = 0) -> TokenType | None:
+        at = self._at + ahead
+        return self._tokens[at].token_type if at < len(self._tokens) else None
+
+    def _word(self, ahead: int = 0) -> str:
+        """The next token as it was written, in lower case; nothing for literals, quoted names and the end."""
+        if self._kind(ahead) in (None, TokenType.STRING, TokenType.NUMBER, TokenType.IDENTIFIER):
+            return ""
+        token = self._tokens[self._at + ahead]
+        return self._sql[token.start : token.end + 1].lower()
+
+    def _take(self, *words: str) -> str:
+        """Pass over one of the words if it is next, and give it."""
+        word = self._word()
+        if word not in words:
+            return ""
+        self._at += 1
+        return word
+
+    def _expect(self, *words: str) -> str:
+        word = self._take(*words)
+        need(bool(word))
+        return word
+
+    def _next(self) -> Token:
+        need(self._at < len(self._tokens))
+        self._at += 1
+        return self._tokens[self._at - 1]
+
+    def _expression(self) -> Term:
+        return self._chain("or", self._conjunction, disjunction)
+
+    def _conjunction(self) -> Term:
+        return self._chain("and", self._negation, conjunction)
+
+    def _chain(self, word: str, part: Callable[[], Term], join: Callable[[Term, Term], Term]) -> Term:
+        """Read parts and join them from the right, so that each is repeated only once in what is unsure."""
+        parts = [part()]
+        while self._take(word):
+            parts.append(part())
+        return reduce(lambda right, left: join(left, right), reversed(parts))
+
+    def _negation(self) -> Term:
+        return negation(self._negation()) if self._take("not", "!") else self._predicate()
+
+    def _predicate(self) -> Term:
+        term = self._comparison()
+        if self._take("is"):
+            opposite = self._take("not")
+            found = is_state(term, self._expect("null", "true", "false"))
+            return negation(found) if opposite else found
+        opposite = self._take("not")
+        if self._take("between"):
+            low = self._sum()
+            self._expect("and")
+            found = conjunction(compare(">=", term, low), compare("<=", term, self._sum()))
+        elif self._take("in"):
+            self._expect("(")
+            found = among(term, self._list())
+        elif self._take("like"):
+            found = like(term, self._sum())
+        else:
+            need(not opposite)
+            return term
+        return negation(found) if opposite else found
+
+    def _comparison(self) -> Term:
+        left = self._sum()
+        while symbol := self._take(*COMPARISONS):
+            left = compare(symbol, left, self._sum())
+        return left
+
+    def _sum(self) -> Term:
+        left = self._product()
+        while symbol := self._take("+", "-", "||"):
+            right = self._product()
+            left = concat([left, right]) if symbol == "||" else arithmetic(symbol, left, right)
+        return left
+
+    def _product(self) -> Term:
+        left = self._signed()
+        while symbol := self._take("*", "/", "%"):
+            right = self._signed()
+            if symbol == "%":
+                left = modulo(left, right, positive=False)
+            else:
+                left = divide(left, right) if symbol == "/" else arithmetic(symbol, left, right)
+        return left
+
+    def _signed(self) -> Term:
+        if not self._take("-"):
+            return self._converted(self._primary())
+        if self._kind() == TokenType.NUMBER:  # -2147483648 is one number, and an int
+            return self._converted(self._number("-"))
+        return negative(self._signed())
+
+    def _converted(self, term: Term) -> Term:
+        while self._take("::"):
+            term = cast(term, self._type())
+        return term
+
+    def _primary(self) -> Term:
+        word, called = self._word(), self._word(1) == "("
+        if self._kind() == TokenType.NUMBER:
+            return self._number()
+        if self._kind() == TokenType.STRING:
+            return self._text()
+        if self._take("("):
+            term = self._expression()
+            self._expect(")")
+            return term
+        if self._take("case"):
+            return self._case()
+        if self._take("null"):
+            return literal(None, NULL)
+        if self._take("true", "false"):
+            return literal(word == "true", BOOLEAN)
+        if word == "date" and self._kind(1) == TokenType.STRING:
+            self._at += 1
+            return cast(self._text(), DATE)
+        if not word or not called:
+            return self._column(word)
+        self._at += 2
+        return self._cast() if word == "cast" else call(word, self._list())
+
+    def _column(self, word: str) -> Term:
+        found = self._columns.get(self._next().text.lower(), [])
+        need(len(found) == 1, word not in _WORDS)
+        return found[0]
+
+    def _list(self) -> list[Term]:
+        """What stands between commas, up to the closing bracket."""
+        terms = [] if self._word() == ")" else [self._expression()]
+        while self._take(","):
+            terms.append(self._expression())
+        self._expect(")")
+        return terms
+
+    def _cast(self) -> Term:
+        term = self._expression()
+        self._expect("as")
+        term = cast(term, self._type())
+        self._expect(")")
+        return term
+
+    def _type(self) -> pl.DataType:
+        return TYPES[self._expect(*TYPES)]
+
+    def _case(self) -> Term:
+        subject = None if self._word() == "when" else self._expression()
+        branches: list[tuple[Term, Term]] = []
+        while self._take("when"):
+            condition = self._expression()
+            self._expect("then")
+            branches.append((condition if subject is None else compare("=", subject, condition), self._expression()))
+        result = self._expression() if self._take("else") else literal(None, NULL)
+        self._expect("end")
+        result = widen(result, common([*(value for _, value in branches), result]))
+        for condition, value in reversed(branches):
+            result = choose(condition, value, result)
+        return result
+
+    def _text(self) -> Term:
+        text = self._next().text
+        need("'" not in text, '"' not in text)  # what two quotes in a row mean is a setting of Spark's
+        return literal(text, TEXT)
+
+    def _number(self, sign: str = "") -> Term:
+        token = self._next()
+        text, suffix = (sign + token.text).lower(), ""
+        if self._kind() == TokenType.DCOLON and self._tokens[self._at].start == token.start:  # 1L comes as 1, ::, L
+            suffix = self._tokens[self._at + 1].text.lower()
+            self._at += 2
+        if re.fullmatch("-?[0-9]+", text) and suffix != "d":
+            for dtype in (pl.Int32(), LONG) if not suffix else [_SUFFIXES[suffix]] if suffix in _SUFFIXES else ():
+                if BOUNDS[dtype][0] <= int(text) <= BOUNDS[dtype][1]:
+                    return literal(int(text), dtype)
+            raise Refused
+        need(re.fullmatch(r"-?[0-9]+(\.[0-9]*)?(e[+-]?[0-9]+)?", text) is not None, suffix in ("", "d"))
+        need(len(text) <= 38, abs(float(text)) < float("inf"))  # a longer one is no decimal
+        if not suffix and "e" not in text:
+            return literal(float(text) + 0.0, DECIMAL)  # a decimal has no -0.0
+        need(float(text) != 0 or not sign)  # to Spark's optimizer the literals -0.0 and 0.0 are the same
+        return literal(float(text), DOUBLE)
