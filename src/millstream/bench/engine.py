@@ -42,7 +42,7 @@ NAMES = (
     "reduce", "distinct", "keys_growth", "state_growth", "checkpoint_bytes", "delay_p50", "delay_p99", "start",
 )  # fmt: skip
 ROUNDS = 3
-COLD = 10
+COLD = 20
 """Batches that are not counted: the JVM still compiles."""
 _SCHEMA = "k long, v long"
 _PARTITIONS = 4

@@ -13,7 +13,8 @@ import msgspec
 
 from millstream.errors import CheckpointMismatch
 
-FORMAT = 1
+FORMAT = 2
+"""Since 2 segments are compressed; those of 1 are read as they are and written anew."""
 NEVER = -(1 << 62)
 """A mark before any time."""
 
@@ -109,11 +110,11 @@ class Meta(msgspec.Struct):
         if data is None:
             return cls()
         version = msgspec.msgpack.decode(data, type=_Version).version
-        if version != FORMAT:
+        if not 1 <= version <= FORMAT:
             raise CheckpointMismatch(
                 f"the state has format {version}, this version reads {FORMAT}", hint="pip install --upgrade millstream"
             )
-        return msgspec.msgpack.decode(data, type=cls)
+        return msgspec.structs.replace(msgspec.msgpack.decode(data, type=cls), version=FORMAT)
 
     def write(self, store: Store) -> None:
         """Write it."""
