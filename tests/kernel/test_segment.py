@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from random import Random
 
 import msgspec
 import numpy as np
 import polars as pl
+import pyarrow as pa
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
@@ -34,17 +35,17 @@ class Counting(Memory):
         self.got: list[int] = []
         self.written: list[int] = []
 
-    def get(self, number: int) -> bytes:
-        self.got.append(number)
-        return super().get(number)
+    def get(self, numbers: Sequence[int]) -> list[bytes]:
+        self.got += numbers
+        return super().get(numbers)
 
-    def put(self, number: int, data: bytes) -> None:
-        self.written.append(number)
-        super().put(number, data)
+    def put(self, segments: Mapping[int, bytes]) -> None:
+        self.written += segments
+        super().put(segments)
 
-    def remove(self, number: int) -> None:
-        self.written.append(number)
-        super().remove(number)
+    def remove(self, numbers: Sequence[int]) -> None:
+        self.written += numbers
+        super().remove(numbers)
 
 
 def frame(rows: Rows) -> pl.DataFrame:
@@ -90,10 +91,11 @@ def everything(store: Memory) -> list[tuple[int, Rows]]:
     for start, number, count, size in zip(
         starts.tolist(), numbers.tolist(), counts.tolist(), sizes.tolist(), strict=True
     ):
-        _, table = opened(store)
-        loaded = table.load(np.array([start], np.uint64))
-        rows = unframe(loaded)
-        assert (len(rows), len(store.segments[(3 << 40) + number])) == (count, size)
+        data = store.segments[(3 << 40) + number]
+        schema = pa.ipc.read_schema(pa.py_buffer(known.schema))
+        batch = pa.ipc.read_record_batch(segment._unpacked(data), schema)
+        rows = unframe(pl.DataFrame(pl.from_arrow(pa.Table.from_batches([batch]))))
+        assert (len(rows), len(data)) == (count, size)
         found.append((start, rows))
     return found
 
@@ -129,13 +131,14 @@ def check_table(chance: Random, steps: int = 8) -> None:
             edges = np.array([start for start, _ in before], np.uint64)
             asked = set((np.searchsorted(edges, wanted, side="right") - 1).tolist()) if before else set()
             rows = unframe(table.load(wanted))
-            assert rows == {number: row for index in asked for number, row in before[index][1].items()}
+            there = {number: row for _, held_rows in before for number, row in held_rows.items()}
+            assert rows == {number: row for number, row in there.items() if row[0] in set(wanted.tolist())}
             assert len(store.got) == len(asked), "more is read than is touched"
             assert {number for number, row in model.items() if row[0] in set(wanted.tolist())} <= rows.keys()
             rate = chance.choice((0.1, 0.5, 1.0))
             for number in [number for number in rows if chance.random() < rate]:
                 del rows[number]
-            gone = {number for index in asked for number in before[index][1]} - rows.keys()
+            gone = {number for number, row in there.items() if row[0] in set(wanted.tolist())} - rows.keys()
             for _ in range(chance.choice((0, 1, 20, 200))):
                 numbered += 1
                 rows[numbered] = (int(chance.choice(wanted)), "x" * chance.choice((0, 5, 100)))
@@ -177,7 +180,7 @@ def filled(places: Iterable[int], text: str = "x" * 50) -> Counting:
 def check_growth(_: Random) -> None:
     """Segments stay near the limit: large ones split, small neighbours merge."""
     store = filled([place_of(0, i * 1000) for i in range(5_000)])
-    sizes = [len(data) for data in store.segments.values()]
+    sizes = [int.from_bytes(data[:4], "little") for data in store.segments.values()]  # before compression
     assert len(sizes) > 10
     assert max(sizes) <= 1.3 * segment.LIMIT
     assert min(sizes) >= segment.LIMIT / 4
@@ -297,7 +300,7 @@ def test_meta_survives_writing_and_reading() -> None:
 
 
 def test_a_new_bucket_begins_at_no_time_at_all() -> None:
-    assert Meta.read(Memory()) == Meta(version=1, mark=NEVER)
+    assert Meta.read(Memory()) == Meta(version=2, mark=NEVER)
 
 
 @pytest.mark.parametrize("version", [0, FORMAT + 1, 99])
@@ -308,7 +311,7 @@ def test_another_format_is_refused(version: int) -> None:
         Meta.read(store)
 
 
-# Written by the first version. State on disk looks like this: it must open for as long as the format is 1.
+# Written by the first version, when segments were not compressed, and by the second. State on disk must open.
 GOLDEN_META = (
     "hqd2ZXJzaW9uAaRtYXJrzgOThwCmc2NoZW1hxAClbWFya3OBozA6MM4Dk4cApnRhYmxlc4Gkcm93c5fE6P/////gAAAAEAAAAAAA"
     "CgAMAAYABQAIAAoAAAAAAQQADAAAAAgACAAAAAQACAAAAAQAAAADAAAAeAAAADgAAAAEAAAApP///wAAAQIQAAAAHAAAAAQAAAAA"
@@ -323,15 +326,21 @@ GOLDEN_SEGMENT = (
     "AAAAAAAAAAEAAAAAAAAAAwAAAAAAAAAAAAAAAAAAAAEAAAAAAAAAAgAAAAAAAAADAAAAAAAAAPsAAAAAAAAAAAAAAAAAAAADAAAA"
     "AAAAAAUAAAAAAAAABQAAAAAAAABvbmXOqQAAAAUAAAA8AAAABQAAADwAAAAJAAAAeAAAAA=="
 )
+GOLDEN_COMPRESSED = (
+    "YAEAAKL/////+AAAABQAAQDQDAAWAAYABQAIAAwADBMAgAMEABgAAABgDAABAgDxCAoAGAAMAAQACAAKAAAAjAAAABAAAAADHAAC"
+    "AgASBwcADwIAAgBMAAACAAQIABABDQBBAAAAIAYABggAEEANAEEAAAAFBgAwAABIBQAHAgAEEAAESAAAAgAAhAAABAAIAgAEEAAE"
+    "aAAEEAAEAgAEGAATAhEABCAAE/sQAAQCAAQYAASQAAQIAFNvbmXOqagAFzwIAIAJAAAAeAAAAA=="
+)
 
 
-def test_what_the_first_version_wrote_still_opens() -> None:
+@pytest.mark.parametrize("segment_on_disk", [GOLDEN_SEGMENT, GOLDEN_COMPRESSED])
+def test_what_earlier_versions_wrote_still_opens(segment_on_disk: str) -> None:
     store = Counting()
     store.set_meta(base64.b64decode(GOLDEN_META))
-    store.segments[(3 << 40) + 1] = base64.b64decode(GOLDEN_SEGMENT)
+    store.segments[(3 << 40) + 1] = base64.b64decode(segment_on_disk)
     meta, table = opened(store)
-    assert (meta.version, meta.mark, meta.marks, meta.facts) == (1, 60 * SECOND, {"0:0": 60 * SECOND}, {"next": 7})
-    assert unframe(table.load(np.array([place_of(60, 5)], np.uint64))) == {
+    assert (meta.version, meta.mark, meta.marks, meta.facts) == (2, 60 * SECOND, {"0:0": 60 * SECOND}, {"next": 7})
+    assert unframe(table.load(np.array([place_of(60, 5), place_of(120, 9)], np.uint64))) == {
         1: (place_of(60, 5), "one"),
         2: (place_of(60, 5), "Ω"),
         3: (place_of(120, 9), None),

@@ -28,9 +28,9 @@ from millstream.event import Event
 from millstream.kernel.host import Host
 from millstream.log import open_log
 from millstream.pipeline import Pipeline
-from millstream.runtime.run import chain_of, run
+from millstream.runtime.run import Progress, chain_of, run
 from millstream.sink import open_sink
-from millstream.spark import stateful
+from millstream.spark import shortcut, stateful
 from millstream.spark.lower import decode
 from millstream.spark.records import batch_records
 from millstream.spark.session import spark_session
@@ -42,7 +42,7 @@ NAMES = (
     "reduce", "distinct", "keys_growth", "state_growth", "checkpoint_bytes", "delay_p50", "delay_p99", "start",
 )  # fmt: skip
 ROUNDS = 3
-COLD = 4
+COLD = 20
 """Batches that are not counted: the JVM still compiles."""
 _SCHEMA = "k long, v long"
 _PARTITIONS = 4
@@ -84,8 +84,9 @@ def _reduce(
     batch, keys = max(1000, int(400_000 * scale)), max(100, int(100_000 * scale))
     say(f"reduce: {batch:,} records a batch, {keys:,} keys")
     log = _filled(folder, "events", (_events(batch, keys, round_) for round_ in range(ROUNDS + COLD)))
-    writing: list[float] = []
-    ours = _timed(spark, lambda: _run(folder, log, "count(*)", "sum(v)", limit=batch, writing=writing))
+    seen: list[Progress] = []
+    ours = _timed(spark, lambda: _run(folder, log, "count(*)", "sum(v)", limit=batch, seen=seen))
+    writing = [each.write_seconds for each in seen]
     size = _written(folder / "ours.checkpoint")
     plain = _timed(spark, lambda: _plain(spark, folder, log, batch, _count_and_sum))
     if "reduce" in names:
@@ -225,10 +226,10 @@ def _where(spark: SparkSession, folder: Path, log: str, ours: list[Timed], sink:
     end = {"events": {p: b.end for p, b in bounds.items()}}
     count = sum(b.end - b.start for b in bounds.values())
     records = batch_records(spark, log, start, end, kafka={})
+    short = batch_records(spark, log, start, end, kafka={}, decoder=shortcut.decoder_for(spark, host))
     steps = [
         ("source", records),
-        ("json", decode(records, chain, pipeline.name)),
-        ("packing", stateful.pack(decode(records, chain, pipeline.name), host)),
+        ("json_packing", stateful.pack(decode(short, chain, pipeline.name), host)),
     ]
     before = 0.0
     for name, frame in steps:
@@ -258,20 +259,23 @@ def _pipeline(folder: Path, log: str, *aggregates: str) -> Pipeline:
     return pipeline
 
 
-def _run(folder: Path, log: str, *aggregates: str, limit: int, writing: list[float] | None = None) -> str:
+def _run(
+    folder: Path, log: str, *aggregates: str, limit: int, seen: list[Progress] | None = None
+) -> tuple[str, dict[int, int]]:
+    """Run ours; give the query's name, and the records of each batch: Spark counts what comes in packed as one."""
     pipeline = _pipeline(folder, log, *aggregates)
-    seconds = writing if writing is not None else []
-    run(
-        pipeline,
-        spark=spark_session(),
-        once=True,
-        rate_limit=limit,
-        progress=lambda progress: seconds.append(progress.write_seconds),
-    )
-    return pipeline.name
+    progress = seen if seen is not None else []
+    run(pipeline, spark=spark_session(), once=True, rate_limit=limit, progress=progress.append)
+    records, before = {}, 0
+    for each in progress:
+        assert each.batch is not None  # noqa: S101
+        records[each.batch], before = each.records - before, each.records
+    return pipeline.name, records
 
 
-def _plain(spark: SparkSession, folder: Path, log: str, limit: int, query: Callable[[DataFrame], DataFrame]) -> str:
+def _plain(
+    spark: SparkSession, folder: Path, log: str, limit: int, query: Callable[[DataFrame], DataFrame]
+) -> tuple[str, dict[int, int]]:
     """The same by hand, as one would write it: from_json, groupBy, RocksDB, an upsert in foreachBatch."""
     db = apsw.Connection(str(folder / "plain.db"))
     db.execute("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL").fetchall()
@@ -301,7 +305,7 @@ def _plain(spark: SparkSession, folder: Path, log: str, limit: int, query: Calla
     )
     started.awaitTermination()
     db.close()
-    return "plain"
+    return "plain", {}
 
 
 def _count_and_sum(parsed: DataFrame) -> DataFrame:
@@ -313,7 +317,7 @@ def _count_distinct(parsed: DataFrame) -> DataFrame:
 
 
 @contextmanager
-def _listening(spark: SparkSession, found: list[tuple[str, Timed]]) -> Iterator[None]:
+def _listening(spark: SparkSession, found: list[tuple[str, int, Timed]]) -> Iterator[None]:
     from pyspark.sql.streaming.listener import StreamingQueryListener
 
     class Listener(StreamingQueryListener):
@@ -324,7 +328,7 @@ def _listening(spark: SparkSession, found: list[tuple[str, Timed]]) -> Iterator[
             progress = event.progress
             if progress.numInputRows:
                 seconds = progress.durationMs["triggerExecution"] / 1000
-                found.append((progress.name, Timed(progress.numInputRows, seconds)))
+                found.append((progress.name, progress.batchId, Timed(progress.numInputRows, seconds)))
 
         def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
             pass
@@ -338,12 +342,12 @@ def _listening(spark: SparkSession, found: list[tuple[str, Timed]]) -> Iterator[
         spark.streams.removeListener(listener)
 
 
-def _timed(spark: SparkSession, work: Callable[[], str]) -> list[Timed]:
+def _timed(spark: SparkSession, work: Callable[[], tuple[str, dict[int, int]]]) -> list[Timed]:
     """Run a query over its backlog and give its batches, without those that are cold."""
-    found: list[tuple[str, Timed]] = []
+    found: list[tuple[str, int, Timed]] = []
     with _listening(spark, found):
-        name = work()
-    batches = [timed for of, timed in found if of == name]
+        name, records = work()
+    batches = [Timed(records.get(batch, timed.records), timed.seconds) for of, batch, timed in found if of == name]
     return batches[COLD:] or batches[-1:]
 
 

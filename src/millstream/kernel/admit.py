@@ -33,6 +33,10 @@ IGNORED = NEVER
 """The time of a heartbeat that is meant for another pipeline."""
 
 
+HEARTBEAT_KEY = "millstream.heartbeat"
+"""Keys that begin like this belong to heartbeats: {"time": microseconds or null for the end, "pipeline": name or null for all}."""
+
+
 @dataclass(frozen=True, slots=True)
 class Verdicts:
     """What became of each row, the watermark that each one met, and the watermark after them all."""
@@ -93,21 +97,19 @@ def judge(feed: Feed, rows: pl.DataFrame, watermark: int, seen: npt.NDArray[np.i
 
 def admit(feed: Feed, partition: int, frames: Sequence[pl.DataFrame], store: Store) -> Iterator[Chunk]:
     """Judge what a batch holds of one partition and send it on; the partition's watermark is kept in ``store``."""
-    frames = sorted(frames, key=lambda rows: int(rows["_o"][0]))
+    rows = pl.concat(frames).sort("_o")
     meta = Meta.read(store)
-    following = meta.facts.get("next", -1)
-    for rows in frames:
-        if int(rows["_o"][0]) < following:
-            raise PipelineError(
-                f"{feed.source.topic}/{partition}: offset {rows['_o'][0]} came again, {following} was expected",
-                hint="report this: a batch must hold each record once",
-            )
-        following = int(rows["_o"][-1]) + 1
-    rows = pl.concat(frames) if len(frames) > 1 else frames[0]
+    expected = np.concatenate([[meta.facts.get("next", 0)], rows["_o"].to_numpy() + 1])
+    if (again := rows["_o"].to_numpy() < expected[:-1]).any():
+        place = int(again.argmax())
+        raise PipelineError(
+            f"{feed.source.topic}/{partition}: offset {rows['_o'][place]} came again, {expected[place]} was expected",
+            hint="report this: a batch must hold each record once",
+        )
     seen = _sequences(rows, meta, store) if feed.source.sequence is not None else None
     before = meta.facts.get("watermark", NEVER)
     verdicts = judge(feed, rows, before, seen)
-    meta.facts["next"], meta.facts["watermark"] = following, verdicts.watermark
+    meta.facts["next"], meta.facts["watermark"] = int(expected[-1]), verdicts.watermark
     meta.write(store)
     yield from outcome(feed, partition, rows, verdicts)
     if verdicts.watermark > before:

@@ -120,10 +120,14 @@ class Host:
             taken = part.select(
                 *used, *(pl.col(column_of(feed, each.name)).alias(each.name) for each in feed.expressions)
             )
-            if feed.judged:
-                yield Chunk(ADMIT, feed.number, int(partition), Kind.CHANGES, to_bytes(taken))
-            else:
-                yield from admit_at_once(feed, int(partition), taken)
+            yield from self.pack_feed(feed, int(partition), taken)
+
+    def pack_feed(self, feed: Feed, partition: int, rows: pl.DataFrame) -> Iterator[Chunk]:
+        """Pack records of one partition, decoded: for admission, or past it where it needs no state."""
+        if feed.judged:
+            yield Chunk(ADMIT, feed.number, partition, Kind.CHANGES, to_bytes(rows))
+        else:
+            yield from admit_at_once(feed, partition, rows)
 
     def run(self, stage: int, target: int, bucket: int, chunks: Iterable[Chunk], store: Store) -> Iterator[Chunk]:
         """Run one stage's part for one (target, bucket); what is for a later stage passes through."""

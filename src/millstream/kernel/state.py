@@ -6,13 +6,15 @@ else. Meta holds the format's version, the marks, and the directory of the segme
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import msgspec
 
 from millstream.errors import CheckpointMismatch
 
-FORMAT = 1
+FORMAT = 2
+"""Since 2 segments are compressed; those of 1 are read as they are and written anew."""
 NEVER = -(1 << 62)
 """A mark before any time."""
 
@@ -31,16 +33,16 @@ class Store(Protocol):
         """Replace the meta blob."""
         ...
 
-    def get(self, number: int) -> bytes:
-        """A segment."""
+    def get(self, numbers: Sequence[int]) -> list[bytes]:
+        """Some segments."""
         ...
 
-    def put(self, number: int, data: bytes) -> None:
-        """Write a segment."""
+    def put(self, segments: Mapping[int, bytes]) -> None:
+        """Write segments."""
         ...
 
-    def remove(self, number: int) -> None:
-        """Forget a segment."""
+    def remove(self, numbers: Sequence[int]) -> None:
+        """Forget segments."""
         ...
 
 
@@ -59,17 +61,18 @@ class Memory:
         """Replace it."""
         self._meta = data
 
-    def get(self, number: int) -> bytes:
-        """A segment."""
-        return self.segments[number]
+    def get(self, numbers: Sequence[int]) -> list[bytes]:
+        """Some segments."""
+        return [self.segments[number] for number in numbers]
 
-    def put(self, number: int, data: bytes) -> None:
-        """Write one."""
-        self.segments[number] = data
+    def put(self, segments: Mapping[int, bytes]) -> None:
+        """Write segments."""
+        self.segments |= segments
 
-    def remove(self, number: int) -> None:
-        """Forget one."""
-        del self.segments[number]
+    def remove(self, numbers: Sequence[int]) -> None:
+        """Forget segments."""
+        for number in numbers:
+            del self.segments[number]
 
 
 class Directory(msgspec.Struct, array_like=True):
@@ -109,11 +112,11 @@ class Meta(msgspec.Struct):
         if data is None:
             return cls()
         version = msgspec.msgpack.decode(data, type=_Version).version
-        if version != FORMAT:
+        if not 1 <= version <= FORMAT:
             raise CheckpointMismatch(
                 f"the state has format {version}, this version reads {FORMAT}", hint="pip install --upgrade millstream"
             )
-        return msgspec.msgpack.decode(data, type=cls)
+        return msgspec.structs.replace(msgspec.msgpack.decode(data, type=cls), version=FORMAT)
 
     def write(self, store: Store) -> None:
         """Write it."""

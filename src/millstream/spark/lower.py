@@ -10,18 +10,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from millstream.kernel.admit import IGNORED
+from millstream.kernel.admit import HEARTBEAT_KEY, IGNORED
 from millstream.kernel.host import Host, column_of, is_used
 from millstream.kernel.state import FOREVER
 from millstream.plan.chain import Chain, Feed, micros
 from millstream.plan.nodes import META_COLUMNS, Source
 from millstream.spark import stateful
+from millstream.spark.shortcut import CHUNK
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-HEARTBEAT_KEY = "millstream.heartbeat"
-"""Keys that begin like this belong to heartbeats: {"time": microseconds or null for the end, "pipeline": name or null for all}."""
 
 _RAW = ("_value", "_topic", *META_COLUMNS)
 _JUDGED = {
@@ -39,7 +37,10 @@ _OUTER = "millstream_outer"
 
 
 def lower(records: DataFrame, chain: Chain, partitions: Mapping[int, int], pipeline: str) -> DataFrame:
-    """Turn records (key, value, topic, partition, offset, timestamp, append_time) into the chunks that reach the sink."""
+    """Turn records (key, value, topic, partition, offset, timestamp, append_time) into the chunks that reach the sink.
+
+    Records may have taken the shortcut (:mod:`millstream.spark.shortcut`): what is a chunk already stays one.
+    """
     host = Host(chain, partitions)
     frame = stateful.pack(decode(records, chain, pipeline), host)
     for number in chain.stages:
@@ -49,7 +50,9 @@ def lower(records: DataFrame, chain: Chain, partitions: Mapping[int, int], pipel
 
 def decode(records: DataFrame, chain: Chain, pipeline: str) -> DataFrame:
     """Decode each record by its topic and compute the expressions of its feed."""
+    chunk = [name for name in CHUNK if name in records.columns]
     frame = records.selectExpr(
+        *chunk,
         "value AS _value",
         "topic AS _topic",
         "make_valid_utf8(cast(key AS string)) AS _key",
@@ -62,7 +65,7 @@ def decode(records: DataFrame, chain: Chain, pipeline: str) -> DataFrame:
         f"CASE WHEN startswith(key, cast({_text(HEARTBEAT_KEY)} AS binary)) THEN {_beat(pipeline)} END AS _beat",
         *(f"cast(null AS {kind}) AS {name}" for name, kind in list(_JUDGED.items())[3:]),
     )
-    made: list[str] = []
+    made: list[str] = list(chunk)
     for feed in chain.feeds:
         frame = _decode_feed(frame, feed, made)
         made += [column_of(feed, each.name) for each in feed.expressions]

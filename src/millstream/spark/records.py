@@ -7,17 +7,36 @@ pipeline started: one that is added later is read after the next start, when the
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import threading
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from millstream.log.contract import TIME_HEADER
 from millstream.spark.read import absolute, check_local, kafka_options, to_json
+from millstream.spark.shortcut import take, to_text
 from millstream.spark.source import MillstreamSource
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamReader
+
+    from millstream.kernel.decode import Decoder
 
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "append_time")
+
+
+def warm_up(spark: SparkSession, log: str, topics: Collection[str]) -> None:
+    """Start, in the background, the Python processes that a pipeline's query will wait for: each takes about a second."""
+
+    def start() -> None:
+        with suppress(Exception):  # whatever is wrong will be said by the query
+            if log.startswith("sqlite:"):
+                spark.dataSource.register(MillstreamSource)
+                spark.read.format("millstream").options(log=absolute(log), subscribe=",".join(topics)).load()
+            spark.range(1, numPartitions=1).mapInArrow(lambda batches: batches, "id long").collect()
+
+    threading.Thread(target=start, name="millstream-warm-up", daemon=True).start()
 
 
 def stream_records(
@@ -29,8 +48,12 @@ def stream_records(
     group: str,
     limit: int | None,
     kafka: Mapping[str, str],
+    decoder: Decoder | None = None,
 ) -> DataFrame:
-    """A stream over the topics (name → number of partitions); ``start`` counts only where there is no checkpoint yet."""
+    """A stream over the topics (name → number of partitions); ``start`` counts only where there is no checkpoint yet.
+
+    With a decoder, the stream takes the shortcut: see :mod:`millstream.spark.shortcut`.
+    """
     options = {"startingOffsets": to_json(start)}
     if limit is not None:
         options["maxOffsetsPerTrigger"] = str(limit)
@@ -40,9 +63,9 @@ def stream_records(
         spark.dataSource.register(MillstreamSource)
         options |= {"log": absolute(log), "subscribe": ",".join(partitions), "assign": assign, "group": group}
         options |= {"includeAppendTime": "true", "includeHeaders": "false", "wholeAppends": "true"}
-        return spark.readStream.format("millstream").options(**options).load().select(*COLUMNS)
+        return _embedded(spark.readStream.format("millstream").options(**options), decoder)
     options |= {"assign": assign, **kafka_options(log, kafka)}
-    return _kafka_columns(spark.readStream.format("kafka").options(**options).load())
+    return _kafka(spark.readStream.format("kafka").options(**options), decoder)
 
 
 def batch_records(
@@ -52,6 +75,7 @@ def batch_records(
     end: Mapping[str, Mapping[int, int]],
     *,
     kafka: Mapping[str, str],
+    decoder: Decoder | None = None,
 ) -> DataFrame:
     """The records of a range: for each topic and partition from ``start`` up to, and without, ``end``."""
     options = {"startingOffsets": to_json(start), "endingOffsets": to_json(end)}
@@ -61,13 +85,20 @@ def batch_records(
         spark.dataSource.register(MillstreamSource)
         options |= {"log": absolute(log), "subscribe": ",".join(end), "assign": assign}
         options |= {"includeAppendTime": "true", "includeHeaders": "false"}
-        return spark.read.format("millstream").options(**options).load().select(*COLUMNS)
+        return _embedded(spark.read.format("millstream").options(**options), decoder)
     options |= {"assign": assign, **kafka_options(log, kafka)}
-    return _kafka_columns(spark.read.format("kafka").options(**options).load())
+    return _kafka(spark.read.format("kafka").options(**options), decoder)
 
 
-def _kafka_columns(frame: DataFrame) -> DataFrame:
+def _embedded(reader: DataFrameReader | DataStreamReader, decoder: Decoder | None) -> DataFrame:
+    if decoder is None:
+        return reader.load().select(*COLUMNS)
+    return reader.option("decoder", to_text(decoder)).load()
+
+
+def _kafka(reader: DataFrameReader | DataStreamReader, decoder: Decoder | None) -> DataFrame:
     """Kafka's timestamp is that of the append; the event's is in a header (see ``log/kafka.py``)."""
     sent = f"cast(get(filter(headers, h -> h.key = '{TIME_HEADER}'), 0).value AS string)"
     time = f"coalesce(timestamp_millis(try_cast({sent} AS bigint)), timestamp)"
-    return frame.selectExpr(*COLUMNS[:5], f"{time} AS timestamp", "timestamp AS append_time")
+    records = reader.load().selectExpr(*COLUMNS[:5], f"{time} AS timestamp", "timestamp AS append_time")
+    return records if decoder is None else take(records, decoder)

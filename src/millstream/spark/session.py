@@ -26,6 +26,8 @@ SETTINGS = {
     "spark.python.authenticate.socketTimeout": "60s",  # a worker that starts on a busy machine may need more than 15 s
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
+    # Workers of different environments have daemons of their own, and only some kinds of workers have this in theirs.
+    "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
     "spark.sql.session.timeZone": "UTC",
     # Hadoop's local file system has checksums of its own, and every file of a checkpoint costs the start of a chmod.
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",

@@ -4,8 +4,9 @@ Columns and option names are those of Spark's Kafka source: key, value, topic, p
 ``subscribe`` (topics, by comma), ``startingOffsets``, ``endingOffsets`` (batch), ``startingTimestamp``,
 ``maxOffsetsPerTrigger``, ``minPartitions``. Ours are ``log`` (the address), ``archive`` (a folder: offsets that have
 left the live log are read from there), ``group`` (the consumer group that shows the progress, ``spark-TOPIC`` unless
-named), ``includeAppendTime``, ``includeHeaders`` (true unless said), ``assign`` (JSON, topic → partitions: only these, even if the topic grows) and ``wholeAppends``
-(a limit never cuts an append in two: all partitions are cut at one append time).
+named), ``includeAppendTime``, ``includeHeaders`` (true unless said), ``assign`` (JSON, topic → partitions: only these, even if the topic grows),
+``wholeAppends`` (a limit never cuts an append in two: all partitions are cut at one append time) and ``decoder`` (for
+pipelines: see :mod:`millstream.spark.shortcut`).
 
 All partitions of a micro-batch are cut in one read transaction, so at the end of whole append batches unless a limit
 says otherwise. A range that is neither in the log nor in the archive is an error that names it, never a silent gap.
@@ -16,8 +17,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -28,8 +30,16 @@ from millstream.errors import ConfigError
 from millstream.event import TopicPartition, from_millis
 from millstream.log.archive import SCHEMA, Archive, to_arrow
 from millstream.log.contract import Bounds, check_offset
+from millstream.log.scan import Part, Values, scan_rows, scan_values
 from millstream.log.sqlite import SqliteLog
 from millstream.log.store import first_appended_after, records_table
+from millstream.spark import shortcut
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from millstream.kernel.decode import Decoder
 
 Offsets = dict[str, dict[str, int]]
 """Topic → partition (as text, for JSON) → the next offset to read; as in Spark's Kafka source."""
@@ -65,6 +75,7 @@ class Options:
     assign: str = ""
     whole_appends: bool = False
     headers: bool = True
+    decoder: str = ""
 
     @property
     def columns(self) -> list[str]:
@@ -103,22 +114,14 @@ class Options:
             assign=low.get("assign", ""),
             whole_appends=low.get("wholeappends", "false").lower() == "true",
             headers=low.get("includeheaders", "true").lower() == "true",
+            decoder=low.get("decoder", ""),
         )
-
-
-class Range(NamedTuple):
-    """A part of one partition."""
-
-    topic: str
-    partition: int
-    start: int
-    end: int
 
 
 class Task(InputPartition):
     """What one task reads, one range after the other."""
 
-    def __init__(self, ranges: Sequence[Range]) -> None:
+    def __init__(self, ranges: Sequence[Part]) -> None:
         self.ranges = list(ranges)
 
 
@@ -131,7 +134,9 @@ class MillstreamSource(DataSource):
         return "millstream"
 
     def schema(self) -> str:
-        """Spark's Kafka columns, and the append time where asked for."""
+        """Spark's Kafka columns, and the append time where asked for; with a decoder chunks, and such columns for what is left."""
+        if Options.of(self.options).decoder:
+            return shortcut.DDL
         return ", ".join(f"{name} {TYPES[name]}" for name in Options.of(self.options).columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002
@@ -223,12 +228,12 @@ class _Planner:
             return [Task(ranges)]
         return [Task([each]) for each in ranges]
 
-    def ranges(self, start: Offsets, end: Offsets) -> list[Range]:
+    def ranges(self, start: Offsets, end: Offsets) -> list[Part]:
         """Cut [start, end) into ranges; partitions that are new begin at their first offset."""
         bounds = self.bounds()
         total = sum(end[t][p] - start.get(t, {}).get(p, 0) for t in end for p in end[t])
         share = -(-total // self.options.min_partitions) if self.options.min_partitions else total
-        ranges: list[Range] = []
+        ranges: list[Part] = []
         for topic, partitions in end.items():
             for name, upto in partitions.items():
                 bound = bounds[topic][int(name)]
@@ -236,31 +241,58 @@ class _Planner:
                 if first < upto:
                     check_offset(TopicPartition(topic, int(name)), first, bound)
                 for low in range(first, upto, max(share, 1)):
-                    ranges.append(Range(topic, int(name), low, min(low + share, upto)))
+                    ranges.append(Part(topic, int(name), low, min(low + share, upto)))
         return ranges
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Read one task."""
-        if isinstance(partition, Task):  # None is Spark's way to say that there is nothing to read
-            for each in partition.ranges:
-                yield from self._read(each)
+        if not isinstance(partition, Task):  # None is Spark's way to say that there is nothing to read
+            return
+        for each in partition.ranges:
+            yield from self._read(each)
 
-    def _read(self, part: Range) -> Iterator[pa.RecordBatch]:
+    def _read(self, part: Part) -> Iterator[pa.RecordBatch]:
         """First what is archived, then what is live."""
-        columns = self.options.columns
         live = part.start
         archive = self.archive(part.topic)
         span = archive.span(part.partition) if archive else None
         if archive and span and span[0] <= part.start < span[1]:
             live = min(span[1], part.end)
             for batch in archive.read(part.partition, part.start, live):
-                yield batch.select(columns)
+                yield from self._batch(batch)
         while live < part.end:
-            rows = self.log.rows(part.topic, part.partition, live, part.end, _CHUNK)
-            if not rows:
+            rest = part._replace(start=live)
+            if self._decoder is not None and (values := self._values(self._decoder, rest)) is not None:
+                yield from self._shortened(self._decoder, rest, values)
+                live = int(values.offsets[-1]) + 1
+            elif rows := scan_rows(self.log, rest, _CHUNK):
+                yield from self._batch(to_arrow(part.topic, part.partition, rows))
+                live = rows[-1][0] + 1
+            else:
                 return  # compaction has left nothing of the rest
-            yield to_arrow(part.topic, part.partition, rows).select(columns)
-            live = rows[-1][0] + 1
+
+    @property
+    def _decoder(self) -> Decoder | None:
+        return shortcut.from_text(self.options.decoder) if self.options.decoder else None
+
+    def _batch(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        if self._decoder is not None:
+            yield from shortcut.shorten_batch(self._decoder, batch)
+        else:
+            yield batch.select(self.options.columns)
+
+    def _values(self, decoder: Decoder, part: Part) -> Values | None:
+        return None if decoder.wants_all(part.topic) else scan_values(self.log, part, _CHUNK, decoder.reserved)
+
+    def _shortened(self, decoder: Decoder, part: Part, values: Values) -> Iterator[pa.RecordBatch]:
+        """Chunks by the values alone; what is left is read again, whole."""
+
+        def raw(left: npt.NDArray[np.bool_]) -> pa.RecordBatch:
+            rows = scan_rows(self.log, part._replace(end=int(values.offsets[-1]) + 1), _CHUNK)
+            return to_arrow(part.topic, part.partition, list(compress(rows, left)))
+
+        records = shortcut.records_of(values)
+        yield from shortcut.shorten(decoder, part.topic, part.partition, records, raw)
 
 
 class BatchReader(_Planner, DataSourceReader):

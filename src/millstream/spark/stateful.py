@@ -8,16 +8,17 @@ segments. Each call for state is a round trip between two processes.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.types import BinaryType, LongType, Row, StructField, StructType
 
 from millstream.failpoint import failpoint
 
 if TYPE_CHECKING:
-    import pandas as pd
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
@@ -25,11 +26,11 @@ if TYPE_CHECKING:
     from millstream.kernel.host import Host
 
 # Nothing heavy is imported above: Spark starts one more Python for each stage of a query that only wants to know the names
-# of its state, and it would load Arrow, pandas and Polars for nothing.
+# of its state, and it would load Arrow and Polars for nothing. Rows, not pandas: chunks are few, and pandas is slow to load.
 
 _COLUMNS = "stage int, target int, bucket int, kind int, data binary"
-_PACKED = 256
-"""Chunks in one batch on their way back to Spark."""
+_BURST = 256
+"""Calls for state on their way at once: requests, or their answers, must find room while the other side is busy."""
 
 
 def pack(frame: DataFrame, host: Host) -> DataFrame:
@@ -41,24 +42,39 @@ def stage(frame: DataFrame, host: Host, number: int) -> DataFrame:
     """Run one stage over chunks: with state between batches if the frame is a stream, from nothing if it is not."""
     groups = frame.groupBy("target", "bucket")
     if frame.isStreaming:
-        return groups.transformWithStateInPandas(Stage(host, number), _COLUMNS, "append", "none")
-    return groups.applyInPandas(_batch_stage(host, number), _COLUMNS)
+        return groups.transformWithState(Stage(host, number), _COLUMNS, "append", "none")
+    return groups.applyInArrow(_batch_stage(host, number), _COLUMNS)
 
 
 def _packer(host: Host) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            if batch.num_rows:
-                yield _to_arrow(list(host.pack(batch)))
+            yield from _packed(host, batch)
 
     return run
 
 
-def _batch_stage(host: Host, number: int) -> Callable[[tuple[Any, ...], pd.DataFrame], pd.DataFrame]:
-    def run(key: tuple[Any, ...], frame: pd.DataFrame) -> pd.DataFrame:
+def _packed(host: Host, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Chunks as they are, where records took the shortcut, and records as chunks."""
+    import pyarrow.compute as pc
+
+    if "_stage" in batch.schema.names:
+        ready = batch.column("_stage").is_valid()
+        yield batch.filter(ready).select([f"_{name}" for name in _fields()]).rename_columns(_fields())
+        batch = batch.filter(pc.invert(ready))
+    if batch.num_rows:
+        yield _to_arrow(list(host.pack(batch)))
+
+
+def _batch_stage(host: Host, number: int) -> Callable[[tuple[pa.Scalar, ...], pa.Table], pa.Table]:
+    def run(key: tuple[pa.Scalar, ...], table: pa.Table) -> pa.Table:
+        import pyarrow as pa
+
         from millstream.kernel.state import Memory
 
-        return _to_pandas(list(host.run(number, int(key[0]), int(key[1]), _chunks(frame), Memory())))
+        chunks = _chunks(zip(*(table.column(name).to_pylist() for name in _fields()), strict=True))
+        made = list(host.run(number, key[0].as_py(), key[1].as_py(), chunks, Memory()))
+        return pa.Table.from_batches([_to_arrow(made)])
 
     return run
 
@@ -83,16 +99,14 @@ class Stage(StatefulProcessor):
     def handleInputRows(  # noqa: N802
         self,
         key: Any,
-        rows: Iterator[pd.DataFrame],
+        rows: Iterator[Row],
         timerValues: Any,  # noqa: ARG002, N803
-    ) -> Iterator[pd.DataFrame]:
+    ) -> Iterator[Row]:
         """Run one bucket of one kernel."""
         failpoint("stage.before_bucket")
-        chunks = [chunk for frame in rows for chunk in _chunks(frame)]
-        made = list(self.host.run(self.number, int(key[0]), int(key[1]), chunks, self.store))
+        made = list(self.host.run(self.number, int(key[0]), int(key[1]), _chunks(rows), self.store))
         failpoint("stage.after_bucket")
-        for low in range(0, len(made), _PACKED):
-            yield _to_pandas(made[low : low + _PACKED])
+        yield from (Row(**chunk._asdict()) for chunk in made)
 
     def close(self) -> None:
         """Nothing is held; Spark commits the state about now."""
@@ -103,8 +117,11 @@ class SparkStore:
     """A bucket's state in Spark's state store, for whichever group Spark has at hand."""
 
     def __init__(self, handle: StatefulProcessorHandle) -> None:
-        self._meta = handle.getValueState("meta", "data binary")
-        self._segments = handle.getMapState("segments", "number long", "data binary")
+        # Types, not text: Spark would ask the JVM to read it, for each task.
+        data = StructType([StructField("data", BinaryType())])
+        self._meta = handle.getValueState("meta", data)
+        self._segments = handle.getMapState("segments", StructType([StructField("number", LongType())]), data)
+        self._calls = _Calls(self._segments)
 
     def meta(self) -> bytes | None:
         """The meta blob."""
@@ -115,27 +132,60 @@ class SparkStore:
         """Replace it."""
         self._meta.update((data,))
 
-    def get(self, number: int) -> bytes:
-        """A segment."""
-        found = self._segments.getValue((number,))
-        assert found is not None, number  # noqa: S101
-        return bytes(found[0])
+    def get(self, numbers: Sequence[int]) -> list[bytes]:
+        """Some segments."""
+        found = self._calls.all([partial(self._segments.getValue, (number,)) for number in numbers])
+        return [bytes(row[0]) for row in found]
 
-    def put(self, number: int, data: bytes) -> None:
-        """Write one."""
-        self._segments.updateValue((number,), (data,))
+    def put(self, segments: Mapping[int, bytes]) -> None:
+        """Write segments."""
+        self._calls.all([partial(self._segments.updateValue, (number,), (data,)) for number, data in segments.items()])
 
-    def remove(self, number: int) -> None:
-        """Forget one."""
-        self._segments.removeKey((number,))
+    def remove(self, numbers: Sequence[int]) -> None:
+        """Forget segments."""
+        self._calls.all([partial(self._segments.removeKey, (number,)) for number in numbers])
 
 
-def _chunks(frame: pd.DataFrame) -> Iterator[Chunk]:
+class _Calls:
+    """Calls for state, many in one go: all are sent before the first answer is read.
+
+    Spark's client waits for each answer, which takes two switches between processes; its server takes one request after the
+    other and does not mind if the next one is there already. Where Spark's client is another than the one this knows,
+    calls are made one by one.
+    """
+
+    def __init__(self, state: Any) -> None:
+        client = getattr(getattr(state, "_mapStateClient", None), "_stateful_processor_api_client", None)
+        known = all(hasattr(client, name) for name in ("_receive_proto_message", "_deserialize_from_bytes"))
+        self._client = client if known else None
+
+    def all(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
+        """Make the calls and give what each one gives."""
+        if self._client is None:
+            return [call() for call in calls]
+        found: list[Any] = []
+        for low in range(0, len(calls), _BURST):
+            found += self._burst(self._client, calls[low : low + _BURST])
+        return found
+
+    def _burst(self, client: Any, calls: Sequence[Callable[[], Any]]) -> list[Any]:
+        client._receive_proto_message = lambda: (0, "", b"")  # what the client reads as done, without a value
+        try:
+            for call in calls:
+                call()
+        finally:
+            del client._receive_proto_message
+        answers = [client._receive_proto_message() for _ in calls]
+        for status, message, _ in answers:
+            if status != 0:
+                raise PySparkRuntimeError(f"a call for state failed: {message}")
+        return [client._deserialize_from_bytes(value) if value else None for _, _, value in answers]
+
+
+def _chunks(rows: Iterable[Sequence[Any]]) -> list[Chunk]:
     from millstream.kernel.chunk import Chunk
 
-    columns = (frame[name] for name in Chunk._fields)
-    for stage, target, bucket, kind, data in zip(*columns, strict=True):
-        yield Chunk(int(stage), int(target), int(bucket), int(kind), bytes(data))
+    return [Chunk(stage, target, bucket, kind, bytes(data)) for stage, target, bucket, kind, data in rows]
 
 
 def _to_arrow(chunks: list[Chunk]) -> pa.RecordBatch:
@@ -146,12 +196,6 @@ def _to_arrow(chunks: list[Chunk]) -> pa.RecordBatch:
     columns: list[Sequence[Any]] = list(zip(*chunks, strict=True)) or [()] * len(fields)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _to_pandas(chunks: list[Chunk]) -> pd.DataFrame:
-    import pandas as pd
-
-    return pd.DataFrame(chunks, columns=_fields())
 
 
 def _fields() -> list[str]:

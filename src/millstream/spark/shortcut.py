@@ -1,0 +1,143 @@
+"""The shortcut from records to chunks: what :mod:`millstream.kernel.decode` can decode never becomes rows in the JVM.
+
+A frame with the shortcut has two kinds of rows: chunks, in the columns of :data:`CHUNK`, and records that are left for Spark
+to decode, in those of :data:`~millstream.spark.records.COLUMNS`. Each row has nulls in the other's columns. The embedded log's
+source takes it while it reads; records of another log go through one more step in Python.
+"""
+
+from __future__ import annotations
+
+import base64
+import pickle
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    from pyspark.sql import DataFrame, SparkSession
+
+    from millstream.kernel.decode import Decoder, Records
+    from millstream.kernel.host import Host
+    from millstream.log.scan import Values
+
+CHUNK = {
+    "_stage": pa.int32(),
+    "_target": pa.int32(),
+    "_bucket": pa.int32(),
+    "_kind": pa.int32(),
+    "_data": pa.binary(),
+}
+RAW = {
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "append_time": pa.timestamp("us", "UTC"),
+}
+_UTC = ("UTC", "Etc/UTC", "Z", "GMT", "+00:00")
+SCHEMA = pa.schema([*CHUNK.items(), *RAW.items()])
+DDL = (
+    "_stage int, _target int, _bucket int, _kind int, _data binary, key binary, value binary, topic string,"
+    " partition int, offset long, timestamp timestamp, append_time timestamp"
+)
+
+
+def decoder_for(spark: SparkSession, host: Host) -> Decoder | None:
+    """The decoder of a chain, if there is a topic that it can decode."""
+    from millstream.kernel.decode import Decoder
+
+    decoder = Decoder(host, utc=spark.conf.get("spark.sql.session.timeZone") in _UTC)
+    return decoder if decoder.useful else None
+
+
+def to_text(decoder: Decoder) -> str:
+    """A decoder as an option of a data source."""
+    return base64.b64encode(pickle.dumps(decoder)).decode()
+
+
+@lru_cache(maxsize=8)
+def from_text(text: str) -> Decoder:
+    """A decoder out of an option; once for each worker, which then has its expressions compiled."""
+    decoder: Decoder = pickle.loads(base64.b64decode(text))  # noqa: S301  (made by ourselves, above)
+    return decoder
+
+
+def shorten(
+    decoder: Decoder,
+    topic: str,
+    partition: int,
+    records: Records,
+    raw: Callable[[npt.NDArray[np.bool_]], pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    """Turn records of one partition into chunks; ``raw`` gives those that are left as they are, in :data:`RAW`."""
+    chunks, left = decoder.pack(topic, partition, records)
+    if chunks:
+        yield _row_batch(
+            [pa.array(column, kind) for column, kind in zip(zip(*chunks, strict=True), CHUNK.values(), strict=True)],
+            [pa.nulls(len(chunks), kind) for kind in RAW.values()],
+        )
+    if left.any():
+        rest = raw(left)
+        yield _row_batch(
+            [pa.nulls(rest.num_rows, kind) for kind in CHUNK.values()], [rest.column(name) for name in RAW]
+        )
+
+
+def records_of(values: Values) -> Records:
+    """What a decoder takes, where keys and timestamps do not matter."""
+    from millstream.kernel.decode import Records
+
+    return Records(values.offsets, None, values.appended * 1000, None, values.values)
+
+
+def shorten_batch(decoder: Decoder, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The same for records of one partition in an Arrow batch."""
+    from millstream.kernel.decode import Records
+
+    def micros(name: str) -> npt.NDArray[np.int64]:
+        return batch.column(name).cast(pa.int64()).to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
+
+    records = Records(
+        batch.column("offset").to_numpy(zero_copy_only=False),
+        micros("timestamp"),
+        micros("append_time"),
+        batch.column("key").to_pylist(),
+        batch.column("value").to_pylist(),
+    )
+    topic, partition = batch.column("topic")[0].as_py(), batch.column("partition")[0].as_py()
+    yield from shorten(decoder, topic, partition, records, lambda left: batch.filter(pa.array(left)))
+
+
+def _row_batch(chunk: list[pa.Array], raw: list[pa.Array]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([*chunk, *raw], schema=SCHEMA)
+
+
+def take(records: DataFrame, decoder: Decoder) -> DataFrame:
+    """Take the shortcut with records that come from the JVM."""
+    return records.mapInArrow(_taker(to_text(decoder)), DDL)
+
+
+def _taker(text: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        decoder = from_text(text)
+        for batch in batches:
+            for part in _by_partition(batch):
+                yield from shorten_batch(decoder, part)
+
+    return run
+
+
+def _by_partition(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The records of each partition, in the order they have; a task usually has one partition only."""
+    import polars as pl
+
+    places = pl.DataFrame({name: pl.from_arrow(batch.column(name)) for name in ("topic", "partition")})
+    parts = places.with_row_index("at").partition_by("topic", "partition", maintain_order=True)
+    for part in parts:
+        yield batch if len(parts) == 1 else batch.take(part["at"].to_arrow())

@@ -1,0 +1,100 @@
+"""Decoding without Spark: what is taken, and what is left to it (that both say the same is proved in tests/spark)."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from millstream import Clock, Pipeline
+from millstream.kernel.admit import HEARTBEAT_KEY
+from millstream.kernel.chunk import Kind, from_bytes
+from millstream.kernel.decode import Decoder, Records
+from millstream.kernel.host import Host
+from millstream.plan.chain import ADMIT
+from millstream.runtime.run import chain_of
+
+
+def decoder(schema: str = "k long, v long", *select: str, kind: str = "stream", **options: Any) -> Decoder:
+    pipeline = Pipeline("p", log="sqlite:never.db")
+    define = pipeline.stream if kind == "stream" else pipeline.table
+    pipeline.view("out", define("events", schema, **options).select(*(select or ("*",))))
+    chain = chain_of(pipeline)
+    return Decoder(Host(chain, {feed.number: 1 for feed in chain.feeds}), utc=True)
+
+
+def records(*values: bytes | None, keys: list[bytes | None] | None = None) -> Records:
+    offsets = np.arange(len(values), dtype=np.int64)
+    return Records(offsets, offsets, offsets, keys, values)
+
+
+def packed(made: Decoder, given: Records) -> tuple[list[pl.DataFrame], list[int]]:
+    chunks, left = made.pack("events", 0, given)
+    return [from_bytes(chunk.data) for chunk in chunks if chunk.kind == Kind.CHANGES], np.flatnonzero(left).tolist()
+
+
+def test_records_of_plain_types_are_packed_and_the_odd_one_is_left() -> None:
+    frames, left = packed(decoder(), records(b'{"k": 1, "v": 2}', b'{"k": "one"}', b"{", None, b'{"v": 5}'))
+    assert left == [1, 2, 3]
+    (rows,) = frames
+    assert rows.select("k", "v", "_offset").rows() == [(1, 2, 0), (None, 5, 4)]
+
+
+def test_a_heartbeat_is_left_however_good_its_value_looks() -> None:
+    keys = [b"1", f"{HEARTBEAT_KEY}.0".encode(), None]
+    frames, left = packed(decoder(), records(*[b'{"k": 1}'] * 3, keys=keys))
+    assert left == [1]
+    assert frames[0]["_offset"].to_list() == [0, 2]
+
+
+def test_a_stream_with_event_time_goes_to_admission_with_its_time() -> None:
+    made = decoder("k long, at timestamp", time="at")
+    chunks, left = made.pack("events", 0, records(b'{"at": "1970-01-01T00:00:01Z"}', b'{"k": 1}'))
+    assert np.flatnonzero(left).tolist() == [1]
+    (chunk,) = chunks
+    assert chunk.stage == ADMIT
+    assert from_bytes(chunk.data)["_t"].to_list() == [1_000_000]
+
+
+def test_a_table_takes_records_with_a_value_and_a_key_in_it() -> None:
+    frames, left = packed(decoder(kind="table", key="k"), records(b'{"k": 1, "v": 2}', b'{"v": 2}', None))
+    assert left == [1, 2]
+    assert frames[0]["_deleted"].to_list() == [False]
+
+
+@pytest.mark.parametrize(
+    ("schema", "select", "options"),
+    [
+        ("k array<long>", (), {}),
+        ("k decimal(10, 2)", (), {}),
+        ("k float", (), {}),
+        ("k string", ("regexp_replace(k, 'a', 'b') AS r",), {}),
+        ("line string", (), {"codec": "text"}),
+        ("k long, at timestamp, said timestamp", (), {"time": "at", "clock": Clock(sent="said")}),
+    ],
+)
+def test_what_only_spark_can_do_is_left_to_spark(schema: str, select: tuple[str, ...], options: dict[str, Any]) -> None:
+    made = decoder(schema, *select, **options)
+    assert not made.useful
+    assert made.pack("events", 0, records(b"{}"))[1].all()
+
+
+def test_keys_and_timestamps_are_asked_for_where_an_expression_looks_at_them() -> None:
+    assert not decoder().wants_all("events")
+    assert decoder("k long", "_key AS key").wants_all("events")
+    assert decoder("k long", "_timestamp AS said").wants_all("events")
+
+
+def test_an_overflow_is_left_to_spark_which_knows_what_to_say() -> None:
+    made = decoder("k long", "k + 1 AS more")
+    frames, left = packed(made, records(b'{"k": 1}', b'{"k": 9223372036854775807}'))
+    assert left == [1]
+    assert frames[0]["more"].to_list() == [2]
+
+
+def test_a_decoder_survives_the_way_to_a_worker() -> None:
+    made: Decoder = pickle.loads(pickle.dumps(decoder()))
+    assert packed(made, records(b'{"k": 1}'))[1] == []

@@ -1,0 +1,334 @@
+"""Scalar Spark SQL in Polars, without Spark: what is in the subset, what is unsure, what is refused."""
+
+from __future__ import annotations
+
+import math
+import operator
+from datetime import UTC, date, datetime
+from typing import Any
+
+import polars as pl
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from millstream.kernel.scalar import Scalar, compile_scalar
+
+# A busy machine is not a failure.
+unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+TIMESTAMP = pl.Datetime("us", "UTC")
+INT8, INT32, INT64, DOUBLE, TEXT, BOOLEAN = (
+    pl.Int8(), pl.Int32(), pl.Int64(), pl.Float64(), pl.String(), pl.Boolean()
+)  # fmt: skip
+COLUMNS: dict[str, pl.DataType] = {
+    "y": INT8, "i": INT32, "j": INT32, "n": INT64, "m": INT64, "x": DOUBLE, "z": DOUBLE, "s": TEXT, "t": TEXT,
+    "b": BOOLEAN, "c": BOOLEAN, "at": TIMESTAMP, "due": TIMESTAMP, "d": pl.Date(), "local": pl.Datetime("us"),
+    "price": pl.Decimal(10, 2), "real": pl.Float32(), "tags": pl.List(TEXT), "who": pl.Struct({"id": INT64}),
+    "raw": pl.Binary(),
+}  # fmt: skip
+LEAST, MOST = -(2**63), 2**63 - 1
+
+
+def compiled(sql: str) -> Scalar:
+    scalar = compile_scalar(sql, COLUMNS)
+    assert scalar is not None, f"{sql} is not in the subset"
+    return scalar
+
+
+def compute(sql: str, **columns: list[Any]) -> list[Any]:
+    """The value in every row, and ``...`` where only Spark knows; the rows are computed together and one by one."""
+    scalar = compiled(sql)
+    frame = pl.DataFrame(columns, schema={name: COLUMNS[name] for name in columns})
+    unsure = pl.lit(False) if scalar.unsure is None else scalar.unsure
+
+    def rows(part: pl.DataFrame) -> list[Any]:
+        found = part.with_columns(_value=scalar.value, _unsure=unsure.fill_null(False))
+        assert found.get_column("_value").dtype == scalar.dtype
+        sure = found.select(pl.when(~pl.col("_unsure")).then("_value"), "_unsure")  # what is not sure may be anything
+        return [... if hidden else value for value, hidden in sure.iter_rows()]
+
+    together = rows(frame)
+    alone = [row for part in frame.iter_slices(1) for row in rows(part)]
+    assert repr(alone) == repr(together), "a row's answer depends on the rows around it"
+    return together
+
+
+def micros(time: datetime) -> int:
+    return int((time - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds()) * 1_000_000 + time.microsecond
+
+
+def test_the_start_of_a_window_is_found_before_and_after_1970() -> None:
+    sql = "timestamp_micros(unix_micros(at) - pmod(unix_micros(at), 60000000))"
+    times = [
+        datetime(2026, 7, 31, 12, 34, 56, 789, tzinfo=UTC),
+        datetime(1969, 12, 31, 23, 59, 59, 1, tzinfo=UTC),
+        None,
+    ]
+    assert compute(sql, at=times) == [
+        datetime(2026, 7, 31, 12, 34, tzinfo=UTC), datetime(1969, 12, 31, 23, 59, tzinfo=UTC), None
+    ]  # fmt: skip
+    far = pl.Series("at", [LEAST, LEAST + 2**50, MOST]).cast(TIMESTAMP).to_frame()
+    unsure = compiled(sql).unsure
+    assert unsure is not None
+    assert far.select(unsure).to_series().to_list() == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("sql", "dtype"),
+    [
+        ("1", INT32), ("-2147483648", INT32), ("2147483648", INT64), ("-(2147483648)", INT64), ("1L", INT64),
+        ("-128Y", INT8), ("1e3", DOUBLE), ("1.5D", DOUBLE), ("y + y", INT8), ("y + i", INT32), ("y + 1", INT32),
+        ("i * 1L", INT64), ("i / j", DOUBLE), ("x + 1.5", DOUBLE), ("i + x", DOUBLE), ("pmod(y, 7)", INT32),
+        ("y::bigint", INT64), ("cast(i AS string)", TEXT), ("coalesce(y, i, n)", INT64), ("if(b, i, x)", DOUBLE),
+        ("CASE WHEN b THEN y WHEN c THEN 1 END", INT32), ("nullif(i, n)", INT32), ("length(s)", INT32),
+        ("floor(x)", INT64),
+        ("unix_seconds(at)", INT64), ("timestamp_seconds(i)", TIMESTAMP), ("DATE '2024-02-29'", pl.Date()),
+        ("i > x", BOOLEAN),
+        ("price", pl.Decimal(10, 2)), ("tags", pl.List(TEXT)), ("who", pl.Struct({"id": INT64})),
+        ("real", pl.Float32()),
+        ("tags IS NULL", BOOLEAN), ("raw", pl.Binary()), ("CASE WHEN b THEN NULL ELSE s END", TEXT), ("abs(y)", INT8),
+    ],
+)  # fmt: skip
+def test_a_result_has_the_type_that_spark_gives_it(sql: str, dtype: pl.DataType) -> None:
+    assert compiled(sql).dtype == dtype
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        # no such column, or not clear which
+        "nobody", "who.id", "tags[0]", "`i", "i.i",
+        # types
+        "price + 1", "price > 1", "price IS TRUE", "real + 1", "tags = tags", "who = who", "raw = raw", "NULL", "1.5",
+        "1.5 + 1", "i + 1.5",
+        "i = 1.5", "i / 2.0", "i = b", "s = 1", "at > '2024-01-01'", "at > d", "d = '2024-01-01'", "d + 1",
+        "at + INTERVAL 1 DAY", "i AND b",
+        "NOT i", "if(i, 1, 2)", "coalesce(i, s)", "coalesce(NULL, NULL)", "i + NULL", "b + b", "-s", "s || price",
+        "s || x",
+        "CASE WHEN b THEN 1 WHEN c THEN 1.5 ELSE x END", "local = at", "i IN (1, 'a')", "i IN (1.5)", "b IS UNKNOWN",
+        "i IS TRUE",
+        # what depends on a time zone, or on the clock
+        "date_trunc('minute', at)", "cast(at AS string)", "cast(at AS date)", "TIMESTAMP '2024-01-01 00:00:00'",
+        "hour(at)", "unix_micros(local)",
+        "current_timestamp", "cast(s AS timestamp)", "unix_micros(d)",
+        # what is not Spark's way of writing, or is settled by a setting of Spark's
+        "'a''b'", "'a' 'b'", r"'a\n'", "r'a'", "'${x}'", "i -- 1", "i /* + 1 */", "i +", "(i", "i)", "i i", "",
+        "i AS k", "*", "iff(b, 1, 2)",
+        # casts that are more than a change of width
+        "cast(s AS int)", "cast(x AS string)", "cast(s AS varchar(3))", "try_cast(i AS tinyint)",
+        "cast(i AS decimal(10, 2))", "cast(i AS boolean)",
+        "cast('2024-02-30' AS date)", "cast('2024-2-3' AS date)", "cast(s AS date)", "1.5BD", "1F", "128Y",
+        "99999999999999999999", "1e400",
+        # functions and forms beyond the subset
+        "pmod(n, 0)", "pmod(n, -3)", "pmod(n, m)", "n % m", "x % 2", "i DIV 2", "i & 1", "~i", "+i", "sqrt(x)",
+        "round(x)", "floor(i)", "lower(i)",
+        "lower(s, t)", "substring(s, i, 1)", "trim(BOTH 'x' FROM s)", "s LIKE t", "s LIKE 'a' ESCAPE '/'",
+        "s ILIKE 'a'", "s RLIKE 'a'", "s LIKE ANY ('a')", f"s LIKE '{'_' * 300}'",
+        "i IN (j)", "i IN ()", "i IN (NULL)", "x IN (0, 1)", "i IS DISTINCT FROM j", "transform(tags, t -> t)",
+        "count(*)", "-0.0D", "-0e0",
+        # where sqlglot and Spark read differently, or Spark does not read at all
+        "i IS NULL = b", "i IS NULL IS NULL", "i NOT", "b = NOT c", "i BETWEEN 1 AND 2 = b", "case",
+    ],
+)  # fmt: skip
+def test_what_is_not_in_the_subset_is_refused(sql: str) -> None:
+    assert compile_scalar(sql, COLUMNS) is None
+
+
+def test_a_text_too_long_or_too_deep_is_refused_quickly() -> None:
+    assert compile_scalar(" + ".join(["i"] * 5_000), COLUMNS) is None
+    assert compile_scalar("(" * 5_000 + "i" + ")" * 5_000, COLUMNS) is None
+    assert compile_scalar("(" * 30 + "i" + ")" * 30, COLUMNS) is not None
+
+
+def test_names_of_columns_compare_without_case() -> None:
+    assert compute("N + `n` + `N`", n=[2]) == [6]
+    assert compile_scalar("a", {"a": INT64, "A": INT64}) is None
+    assert compile_scalar("b", {"a": INT64, "A": INT64, "b": INT64}) is not None
+    assert compile_scalar("`unit price` + 1", {"Unit Price": INT64}) is not None
+    assert compile_scalar("`^a.*$`", {"^a.*$": INT64}) is None, "a pattern to Polars"
+    assert compile_scalar("unix_micros(timestamp)", {"timestamp": TIMESTAMP}) is not None
+    assert compile_scalar("date = DATE '2024-02-29'", {"date": pl.Date()}) is not None
+    assert compile_scalar("end + 1", {"end": INT64}) is None
+    assert compile_scalar("`end` + `case`", {"end": INT64, "case": INT64}) is not None
+
+
+def test_operators_bind_as_in_spark() -> None:
+    assert compute("i = j < true", i=[1, 1], j=[1, 2]) == [False, True]
+    assert compute("NOT b = c", b=[True, True], c=[True, False]) == [False, True]
+    assert compute("b OR c AND NOT b", b=[True, False], c=[False, True]) == [True, True]
+    assert compute("i - j - 1", i=[10], j=[3]) == [6]
+    assert compute("2 + i * 3 % 4", i=[3]) == [3]
+    assert compute("-i * 2", i=[3]) == [-6]
+    assert compute("i + 1 BETWEEN 2 AND 3 AND b", i=[1, 5], b=[True, True]) == [True, False]
+    assert compute("NOT i BETWEEN 2 AND 3", i=[1, 2, None]) == [True, False, None]
+    assert compute("b = c IS NULL", b=[True, None], c=[True, True]) == [False, True]
+
+
+def test_an_overflow_is_left_to_spark() -> None:
+    assert compute("n + 1", n=[MOST, 5, None, LEAST]) == [..., 6, None, LEAST + 1]
+    assert compute("i + 1", i=[2**31 - 1, 5]) == [..., 6]
+    assert compute("y + y", y=[100, 50, -128, -64]) == [..., 100, ..., -128]
+    assert compute("i * j", i=[65536, 46340], j=[65536, 46340]) == [..., 2147395600]
+    assert compute("n * m", n=[2**32, 2**31, LEAST, LEAST], m=[2**31, 2**31, -1, 1]) == [..., 2**62, ..., LEAST]
+    assert compute("n * 1000", n=[2**60, 2**40]) == [..., 1000 * 2**40]
+    assert compute("n - m", n=[LEAST, 7, 2**62], m=[1, 9, -(2**62)]) == [..., -2, ...]
+    assert compute("-n", n=[LEAST, -5]) == [..., 5]
+    assert compute("-y", y=[-128, -127]) == [..., 127]
+    assert compute("abs(n)", n=[LEAST, -5]) == [..., 5]
+    assert compute("n::int", n=[2**31, -(2**31)]) == [..., -(2**31)]
+    assert compute("timestamp_seconds(n)", n=[2**50, 1]) == [..., datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)]
+
+
+INTEGERS = (
+    st.integers(LEAST, MOST) | st.integers(-100, 100) | st.sampled_from([LEAST, MOST, 2**60, -(2**60), 2**62, 2**31])
+)
+ARITHMETIC = {"+": operator.add, "-": operator.sub, "*": operator.mul}
+
+
+@unhurried
+@given(st.sampled_from(sorted(ARITHMETIC)), st.lists(st.tuples(INTEGERS, INTEGERS), min_size=1, max_size=30))
+def test_sums_and_products_are_exact_or_unsure(symbol: str, pairs: list[tuple[int, int]]) -> None:
+    answers = compute(f"n {symbol} m", n=[n for n, _ in pairs], m=[m for _, m in pairs])
+    for (n, m), answer in zip(pairs, answers, strict=True):
+        exact = ARITHMETIC[symbol](n, m)
+        if LEAST <= exact <= MOST and max(abs(n), abs(m)) <= 2**60:
+            assert answer == exact
+        else:
+            assert answer in (exact, ...)
+            assert answer is ... or LEAST <= exact <= MOST
+
+
+@unhurried
+@given(
+    st.lists(INTEGERS, min_size=1, max_size=30),
+    INTEGERS,
+    st.sampled_from(["n + {}", "n - {}", "n * {}", "{} - n", "{} + n"]),
+)
+def test_a_literal_beside_a_long_is_exact_or_unsure(numbers: list[int], other: int, form: str) -> None:
+    for n, answer in zip(numbers, compute(form.format(f"({other})"), n=numbers), strict=True):
+        exact = eval(form.format(f"({other})"), {"n": n})  # the same text is Python
+        assert answer in (exact, ...)
+        assert answer is ... or LEAST <= exact <= MOST
+
+
+@unhurried
+@given(st.lists(INTEGERS, min_size=1, max_size=30), st.integers(1, MOST))
+def test_remainders_have_the_sign_of_the_dividend_or_none(numbers: list[int], by: int) -> None:
+    assert compute(f"pmod(n, {by})", n=numbers) == [n % by for n in numbers]
+    truncated = [... if n == LEAST else int(math.copysign(1, n)) * (abs(n) % by) for n in numbers]
+    assert compute(f"n % {by}", n=numbers) == truncated
+    assert compute(f"mod(n, {by})", n=numbers) == truncated
+
+
+def test_a_chain_of_sums_is_watched_once() -> None:
+    unsure = compiled("unix_micros(at) + 1 + 2 + 3 + pmod(unix_micros(at), 60)").unsure
+    assert str(unsure).count("at") == 1
+    assert "Int128" not in str(compiled("n * 1000").unsure)
+
+
+def test_what_spark_does_not_compute_does_not_make_a_row_unsure() -> None:
+    zero: dict[str, list[Any]] = {"i": [6, 6, 6], "j": [0, 2, None]}
+    assert compute("i / j", **zero) == [..., 3.0, None]
+    assert compute("j <> 0 AND i / j > 1", **zero) == [False, True, None]
+    assert compute("j = 0 OR i / j > 1", **zero) == [True, True, None]
+    assert compute("if(j <> 0, i / j, NULL)", **zero) == [None, 3.0, None]
+    assert compute("CASE WHEN j = 0 THEN -1D WHEN i > 0 THEN i / j ELSE i / 0 END", **zero) == [-1.0, 3.0, None]
+    assert compute("coalesce(j, i / 0)", **zero) == [0.0, 2.0, ...]
+    assert compute("i / j > 1 AND j <> 0", **zero) == [..., True, None]
+    assert compute("b AND i / 0 > 1", i=[1, 1, 1], b=[True, False, None]) == [..., False, ...]
+    assert compute("b OR i / 0 > 1", i=[1, 1, 1], b=[True, False, None]) == [True, ..., ...]
+    assert compute("if(b, i / 0, i / 1)", i=[1, 1, 1], b=[True, False, None]) == [..., 1.0, 1.0]
+
+
+def test_conditions_have_three_values() -> None:
+    truth = [True, False, None]
+    both: dict[str, list[Any]] = {"b": [b for b in truth for _ in truth], "c": truth * 3}
+    assert compute("b AND c", **both) == [True, False, None, False, False, False, None, False, None]
+    assert compute("b OR c", **both) == [True, True, True, True, False, None, True, None, None]
+    assert compute("b <=> c", **both) == [True, False, False, False, True, False, False, False, True]
+    assert compute("NOT b", b=truth) == [False, True, None]
+    assert compute("b IS TRUE", b=truth) == [True, False, False]
+    assert compute("b IS NOT TRUE", b=truth) == [False, True, True]
+    assert compute("b IS FALSE", b=truth) == [False, True, False]
+    assert compute("b IS NOT NULL", b=truth) == [True, True, False]
+    assert compute("b = NULL", b=truth) == [None, None, None]
+    assert compute("coalesce((n > 3), false)", n=[1, 5, None]) == [False, True, False]
+    assert compute("i IN (1, 2)", i=[1, 3, None]) == [True, False, None]
+    assert compute("i NOT IN (1, NULL)", i=[1, 3, None]) == [False, None, None]
+    assert compute("CASE WHEN b THEN 1 WHEN c THEN 2 END", **both) == [1, 1, 1, 2, None, None, 2, None, None]
+    assert compute("CASE i WHEN 1 THEN 'one' WHEN j THEN 'j' ELSE '?' END", i=[1, 2, None], j=[1, 2, 3]) == [
+        "one",
+        "j",
+        "?",
+    ]
+    assert compute("nullif(i, 1)", i=[1, 2, None]) == [None, 2, None]
+
+
+def test_nan_is_one_value_and_the_greatest_and_the_zeros_are_equal() -> None:
+    nan, inf = math.nan, math.inf
+    assert compute("x = z", x=[nan, 0.0, nan], z=[nan, -0.0, 1.0]) == [True, True, False]
+    assert compute("x > z", x=[nan, inf, nan, 0.0], z=[inf, nan, nan, -0.0]) == [True, False, False, False]
+    assert compute("x <=> z", x=[nan, None, None], z=[nan, None, 1.0]) == [True, True, False]
+    assert compute("n = x", n=[2**53 + 1, 3], x=[2.0**53, 3.5]) == [True, False]
+    assert compute("x > 1.5", x=[1.5, 1.6, None]) == [False, True, None]
+
+
+def test_doubles_are_computed_as_ieee_says() -> None:
+    xs = [2.0, 7.0, 0.3, -95.0]
+    assert compute("x / 1000000", x=xs) == [x / 1000000 for x in xs]
+    assert compute("x / z", x=xs, z=[7.0] * 4) == [x / 7.0 for x in xs]
+    assert repr(compute("x - z", x=[0.0, -0.0, None], z=[0.0, 0.0, 0.0])) == "[0.0, -0.0, None]"
+    assert repr(compute("0 - x", x=[0.0, -0.0])) == "[0.0, 0.0]"
+    assert repr(compute("x + 0", x=[-0.0, None])) == "[0.0, None]"
+    assert repr(compute("-x", x=[0.0, -0.0])) == "[-0.0, 0.0]"
+    assert repr(compute("x + -0.0", x=[-0.0, 0.0])) == "[0.0, 0.0]", "a decimal, which has no sign of zero"
+    constant = pl.DataFrame({"n": [1, 2, 3]}).with_columns(x=pl.lit(2.0), z=pl.lit(49.0))
+    assert constant.select(compiled("x / z").value).to_series().to_list() == [2.0 / 49.0] * 3
+
+
+def test_a_literal_compared_with_a_constant_column_answers_for_every_row() -> None:
+    constant = pl.DataFrame({"i": [1, 2, 3]}).with_columns(n=pl.lit(5, dtype=pl.Int64))
+    assert constant.with_columns(found=compiled("3 < n").value).get_column("found").to_list() == [True] * 3
+    assert constant.with_columns(found=compiled("5 >= n").value).get_column("found").to_list() == [True] * 3
+
+
+def test_fractions_are_cut_off_where_the_rest_fits() -> None:
+    xs = [2.9, -2.9, math.nan, math.inf, 2.0**63, -(2.0**63), None]
+    assert compute("cast(x AS bigint)", x=xs) == [2, -2, ..., ..., ..., LEAST, None]
+    assert compute("floor(x)", x=xs) == [2, -3, ..., ..., ..., LEAST, None]
+    assert compute("ceil(x)", x=xs) == [3, -2, ..., ..., ..., LEAST, None]
+    assert compute("cast(x AS tinyint)", x=[127.9, 128.0]) == [..., ...] or compute(
+        "cast(x AS tinyint)", x=[127.9]
+    ) == [127]
+
+
+def test_texts() -> None:
+    texts = ["aBc", "", "é😀", None]
+    assert compute("lower(s)", s=texts) == ["abc", "", ..., None]
+    assert compute("upper(s)", s=texts) == ["ABC", "", ..., None]
+    assert compute("length(s)", s=texts) == [3, 0, 2, None]
+    assert compute("trim(s)", s=[" a\t ", "  "]) == ["a\t", ""]
+    assert compute("ltrim(s)", s=[" a "]) == ["a "]
+    assert compute("rtrim(s)", s=[" a "]) == [" a"]
+    assert compute("s || '-' || i || b", s=["a", None], i=[1, 2], b=[True, True]) == ["a-1true", None]
+    assert compute("substring(s, 2, 1)", s=texts) == ["B", "", "😀", None]
+    assert compute("substring(s, 0, 2)", s=texts) == ["aB", "", "é😀", None]
+    assert compute("substring(s, -5, 3)", s=["abc"]) == ["a"]
+    assert compute("substring(s, 2, -1)", s=["abc"]) == [""]
+    assert compute("left(s, 2) || right(s, 1)", s=["abc", ""]) == ["abc", ""]
+    assert compute("s LIKE 'a_%.'", s=["ab.", "a.", "abc.", "a\n.", "abx"]) == [True, False, True, True, False]
+    assert compute("s NOT LIKE 'a'", s=["a", "ab", "A", None]) == [False, True, True, None]
+    assert compute("startswith(s, t)", s=["abc", "abc", None], t=["ab", "", "a"]) == [True, True, None]
+    assert compute("endswith(s, 'c') AND contains(s, '.')", s=["a.c", "abc"]) == [True, False]
+    assert compute("s < t", s=["a", "Z", "\uffff"], t=["b", "a", "😀"]) == [True, True, True]
+
+
+def test_times_and_days() -> None:
+    time = datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
+    assert compute("unix_micros(at)", at=[time]) == [-1]
+    assert compute("unix_millis(at) + unix_seconds(at)", at=[time]) == [-2]
+    assert compute("timestamp_millis(n) = at", n=[micros(time) // 1000], at=[time]) == [False]
+    assert compute("at > due", at=[time], due=[datetime(1969, 1, 1, tzinfo=UTC)]) == [True]
+    assert compute("d >= DATE '2024-02-29'", d=[date(2024, 2, 28), date(2024, 2, 29)]) == [False, True]
+    assert compute("d IN (DATE '2024-02-29')", d=[date(2024, 2, 28), date(2024, 2, 29)]) == [False, True]

@@ -1,0 +1,53 @@
+"""Bulk reading of the embedded log: columns say what rows say, or nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from millstream.errors import OffsetOutOfRange
+from millstream.event import Event
+from millstream.log.scan import Part, scan_rows, scan_values
+from millstream.log.sqlite import SqliteLog
+
+RESERVED = b"reserved"
+values = st.none() | st.binary(max_size=6) | st.sampled_from([b"{}", b'{"n": 1}', b"\0", b"a\0b", b"\xff", b""])
+keys = st.none() | st.sampled_from([b"k", RESERVED, RESERVED + b".1", RESERVED[:-1], b"x" + RESERVED])
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    events=st.lists(st.tuples(keys, values), min_size=1, max_size=12),
+    start=st.integers(0, 11),
+    limit=st.integers(1, 12),
+)
+def test_columns_are_those_of_the_rows_or_none_at_all(
+    tmp_path: Path, events: list[tuple[bytes | None, bytes | None]], start: int, limit: int
+) -> None:
+    (tmp_path / "log.db").unlink(missing_ok=True)
+    with SqliteLog(tmp_path / "log.db") as log:
+        log.create_topic("t", 1)
+        log.append("t", [Event(value, key=key) for key, value in events])
+        part = Part("t", 0, min(start, len(events)), len(events))
+        rows = scan_rows(log, part, limit)
+        found = scan_values(log, part, limit, RESERVED)
+        plain = all(
+            row[4] is not None and b"\0" not in row[4] and not (row[3] or b"").startswith(RESERVED) for row in rows
+        )
+        assert (found is not None) == (plain and bool(rows))
+        if found is not None:
+            assert found.offsets.tolist() == [row[0] for row in rows]
+            assert found.appended.tolist() == [row[2] for row in rows]
+            assert found.values == [row[4] for row in rows]
+
+
+def test_a_range_that_is_gone_is_refused(tmp_path: Path) -> None:
+    with SqliteLog(tmp_path / "log.db") as log:
+        log.create_topic("t", 1)
+        log.append("t", [Event(b"1")])
+        for scan in (lambda part: scan_rows(log, part, 5), lambda part: scan_values(log, part, 5, RESERVED)):
+            with pytest.raises(OffsetOutOfRange):
+                scan(Part("t", 0, 7, 9))
