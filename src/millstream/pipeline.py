@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 
 from millstream.errors import PlanError
 from millstream.plan.fingerprint import fingerprint
-from millstream.plan.nodes import Column, Emit, EventTime, Late, Source, source_of
+from millstream.plan.nodes import Column, Emit, EventTime, Late, Source, source_of, sources_of
 from millstream.plan.relation import Relation, has_aggregate, has_window, here, natural_key, placed
 from millstream.plan.schema import parse_columns, parse_duration
 from millstream.plan.source import (
@@ -169,12 +169,13 @@ class Pipeline:
                     raise PlanError(f"{what}: there is one of that name already, defined at {other.place}")
             if not isinstance(relation, Relation):
                 raise PlanError(f"{what}: expected a relation; found {relation!r}", hint="after group_by comes .agg(…)")
+            for source in sources_of(relation.node):
+                mine = (self.streams if source.kind == "stream" else self.tables).get(source.name)
+                if mine is None or mine.node != source:
+                    raise PlanError(
+                        f"{what}: {source.kind} {source.name} (at {source.place}) is not of pipeline {self.name}"
+                    )
             source = source_of(relation.node)
-            mine = (self.streams if source.kind == "stream" else self.tables).get(source.name)
-            if mine is None or mine.node != source:
-                raise PlanError(
-                    f"{what}: {source.kind} {source.name} (at {source.place}) is not of pipeline {self.name}"
-                )
             if emit not in get_args(Emit):
                 raise PlanError(f"{what}: expected emit to be {either(Emit)}; found {emit!r}")
             if emit == "final" and not has_window(relation.node):

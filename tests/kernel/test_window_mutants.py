@@ -64,7 +64,6 @@ MUTANTS = [
     Mutant("timers do not ring", Keyed._due, "pl.col(_DUE) <= self._state.after).select", "pl.col(_DUE) < self._state.before).select", final),
     Mutant("timers that have not rung are lost", Keyed._due, "timers.save(loaded.filter(pl.col(_DUE) > self._state.after))", "timers.save(loaded.clear())", final),
     Mutant("a later time does not wait for the timer before it", Keyed.close, "pl.col(_DUE).is_null() | (pl.col(WAKE) < pl.col(_DUE))", "pl.col(_DUE).is_null() & (pl.col(WAKE) < pl.col(_DUE))", final),
-    Mutant("other keys of a segment are lost", Keyed.close, "pl.concat([self._rest, rows", "pl.concat([self._rest.clear(), rows", sessions, seed=5),
     Mutant("what goes is not taken back", keyed.difference, "pl.lit(-1, pl.Int64)", "pl.lit(0, pl.Int64)", sessions),
     # sessions
     Mutant("rows a gap apart are apart", SessionKernel._in_sessions, "> reach + self.spec.gap", ">= reach + self.spec.gap", sessions),

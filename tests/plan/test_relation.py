@@ -191,9 +191,9 @@ CHANGED = CLICKS.select("page", "at + INTERVAL 1 DAY AS at")
         (lambda: CLICKS.group_by(tumbling("amount", "1m")), "expected at, which is the event time", 'tumbling("at"'),
         (lambda: PLAIN.group_by(tumbling("at", "1m")), "stream plain has no event time", 'windows need event time: stream("plain"'),
         (lambda: USERS.group_by(tumbling("at", "1m")), "table users; tables have no windows", ""),
-        (lambda: BIG.group_by(tumbling("at", "1m")), "a select has left out, renamed or changed", 'select("at"'),
-        (lambda: BIG.group_by(tumbling("happened", "1m")), "a select has left out, renamed or changed", ""),
-        (lambda: CHANGED.group_by(tumbling("at", "1m")), "a select has left out, renamed or changed", ""),
+        (lambda: BIG.group_by(tumbling("at", "1m")), "expected happened, which is the event time", 'tumbling("happened"'),
+        (lambda: CLICKS.select("page").group_by(tumbling("at", "1m")), "a select has left out or changed", 'select("at"'),
+        (lambda: CHANGED.group_by(tumbling("at", "1m")), "a select has left out or changed", ""),
         (lambda: HOURLY.group_by(tumbling("window_start", "1d")), "on top of an aggregate", "window_start and window_end"),
         (lambda: CLICKS.group_by("page").agg(), "agg: expected at least one aggregate", 'n="count(*)"'),
         (lambda: CLICKS.group_by("page").agg(n="first(amount)"), "aggregate n `first(amount)`", "say the order"),
@@ -237,7 +237,12 @@ def test_an_aggregate_of_an_aggregate_may_select_and_rename_between() -> None:
 
 
 def test_between_two_aggregates_columns_can_be_computed() -> None:
-    made = HOURLY.where("n > 3").select("n * 2 AS n", "page").group_by("n % 4 AS odd").agg(m="sum(n + 1) FILTER (WHERE n > 1)")
+    made = (
+        HOURLY.where("n > 3")
+        .select("n * 2 AS n", "page")
+        .group_by("n % 4 AS odd")
+        .agg(m="sum(n + 1) FILTER (WHERE n > 1)")
+    )
     assert made.columns == ("odd", "m")
     with pytest.raises(PlanError, match="no column amount"):
         HOURLY.group_by("amount").agg(m="count(*)")

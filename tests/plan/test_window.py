@@ -231,3 +231,10 @@ def test_a_function_of_groups_says_what_it_gives(shop: Pipeline, clicks: Relatio
 def test_what_does_not_hold_together_is_refused_in_its_line(clicks: Relation, make: Any, message: str) -> None:
     with pytest.raises(PlanError, match=f"test_window.py:.*{message}"):
         make(clicks)
+
+
+def test_a_renamed_event_time_is_still_the_event_time() -> None:
+    clicks = Pipeline("p", log="sqlite:never.db").stream("clicks", "user_id long, at timestamp", time="at")
+    renamed = clicks.select("user_id", "at AS happened")
+    counted = renamed.group_by(tumbling("happened", "1 minute")).agg(n="count(*)")
+    assert counted.columns == ("window_start", "window_end", "n")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from millstream.kernel.kernel import State, differing, signed
+from millstream.kernel.kernel import State, differing, matched, signed
 from millstream.kernel.segment import PLACE, place
 from millstream.plan.spec import Changelog
 
@@ -31,9 +31,9 @@ class ChangelogKernel:
         if old is None:
             old = latest.clear().select(*keys, *values, PLACE)
         new = latest.filter(~pl.col("_deleted")).drop("_deleted")
-        table.save(pl.concat([old.join(latest, on=keys, how="anti", nulls_equal=True), new]))
-        before = old.join(latest.select(keys), on=keys, how="semi", nulls_equal=True)
-        both = latest.join(before.with_columns(_had=True), on=keys, how="left", nulls_equal=True, suffix="_b")
+        table.save(pl.concat([matched(old, latest, keys, "anti"), new]))
+        before = matched(old, latest.select(keys), keys, "semi")
+        both = matched(latest, before.with_columns(_had=True), keys, "left", suffix="_b")
         had = both["_had"].fill_null(False)
         exists = ~both["_deleted"]
         changed = ~(had & exists) | differing(both, values)

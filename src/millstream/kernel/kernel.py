@@ -6,16 +6,21 @@ so running a batch again from the same state gives the same changes. It applies 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import polars as pl
 
 from millstream.kernel.chunk import WEIGHT
 from millstream.kernel.segment import Table
 from millstream.kernel.state import Meta, Store
+
+if TYPE_CHECKING:
+    from polars._typing import JoinStrategy
+
+_SECOND = "_second"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,3 +83,16 @@ def signed(minus: pl.DataFrame, plus: pl.DataFrame) -> pl.DataFrame:
             plus.with_columns(pl.lit(1, pl.Int64).alias(WEIGHT)),
         ]
     )
+
+
+def matched(
+    left: pl.DataFrame, right: pl.DataFrame, on: Sequence[str], how: JoinStrategy, **options: Any
+) -> pl.DataFrame:
+    """Join frames by equal keys, where null equals null and NaN equals NaN.
+
+    Polars finds no NaN by one column of doubles if there is but one row on each side; by two columns it does.
+    """
+    if len(on) == 1 and left.schema[on[0]].is_float():
+        left, right = (frame.with_columns(pl.lit(0, pl.Int8).alias(_SECOND)) for frame in (left, right))
+        return left.join(right, on=[*on, _SECOND], how=how, nulls_equal=True, **options).drop(_SECOND)
+    return left.join(right, on=list(on), how=how, nulls_equal=True, **options)

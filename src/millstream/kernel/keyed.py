@@ -13,7 +13,7 @@ import polars as pl
 
 from millstream.errors import PipelineError
 from millstream.kernel.chunk import WEIGHT
-from millstream.kernel.kernel import State
+from millstream.kernel.kernel import State, matched
 from millstream.kernel.segment import PLACE, Places, place
 from millstream.kernel.state import NEVER
 
@@ -50,8 +50,8 @@ class Keyed:
         loaded = self._state.table("rows").load(self.places)
         if loaded is None:
             return self._empty.drop(_DUE)
-        ours = loaded.join(self.keys, on=self._keys, how="semi", nulls_equal=True)
-        self._rest = loaded.join(self.keys, on=self._keys, how="anti", nulls_equal=True)
+        ours = matched(loaded, self.keys, self._keys, "semi")
+        self._rest = matched(loaded, self.keys, self._keys, "anti")
         pending = ours.group_by(self._keys).agg(pl.col(_DUE).max())
         self._pending = pending.filter(pl.col(_DUE) > self._state.after)
         return ours.drop(PLACE, _DUE)
@@ -63,12 +63,12 @@ class Keyed:
         if wake is None:
             due = due.with_columns(pl.lit(NEVER, pl.Int64).alias(_DUE))
         else:
-            due = due.join(wake.select(*self._keys, WAKE), on=self._keys, how="left", nulls_equal=True)
-            due = due.join(self._pending, on=self._keys, how="left", nulls_equal=True)
+            due = matched(due, wake.select(*self._keys, WAKE), self._keys, "left")
+            due = matched(due, self._pending, self._keys, "left")
             sooner = pl.col(WAKE).is_not_null() & (pl.col(_DUE).is_null() | (pl.col(WAKE) < pl.col(_DUE)))
             self._set(due.filter(sooner).select(*self._keys, pl.col(WAKE).alias(_DUE)))
             due = due.with_columns(pl.when(sooner).then(WAKE).otherwise(_DUE).fill_null(NEVER).alias(_DUE)).drop(WAKE)
-        rows = rows.join(due, on=self._keys, how="left", nulls_equal=True)
+        rows = matched(rows, due, self._keys, "left")
         rows = rows.with_columns(pl.Series(PLACE, place(rows, self._keys)))
         self._state.table("rows").save(pl.concat([self._rest, rows.select(self._rest.columns)]))
 
@@ -117,7 +117,7 @@ def with_key(rows: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
 def group_numbers(rows: pl.DataFrame, keys: list[str]) -> npt.NDArray[np.uint32]:
     """For each row the number of its group; groups are numbered as they come."""
     groups = rows.select(keys).unique(maintain_order=True).with_row_index("_group")
-    numbered = rows.select(keys).join(groups, on=keys, how="left", nulls_equal=True, maintain_order="left")
+    numbered = matched(rows.select(keys), groups, keys, "left", maintain_order="left")
     return numbered["_group"].to_numpy()
 
 

@@ -15,6 +15,7 @@ import polars as pl
 from millstream.errors import PipelineError
 from millstream.kernel import exact, integers
 from millstream.kernel.chunk import WEIGHT
+from millstream.kernel.kernel import matched
 from millstream.plan.spec import Measure, Reduce
 
 ROWS = "_n"
@@ -303,7 +304,7 @@ def rendered(
             continue
         value = f"_value_{each.fraction}" if each.function == "percentile" else "_value"
         seen = looked[bag_name(each)].select(*group, pl.col(value).alias(each.name))
-        made = made.join(seen, on=group, how="left", nulls_equal=True, maintain_order="left")
+        made = matched(made, seen, group, "left", maintain_order="left")
         if each.function.startswith("collect"):  # a group without values has an empty list, as in Spark
             made = made.with_columns(pl.col(each.name).fill_null(pl.lit([], made.schema[each.name])))
     return made.select(*group, *(each.name for each in linear.spec.measures))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from millstream.kernel.kernel import State, differing, signed
+from millstream.kernel.kernel import State, differing, matched, signed
 from millstream.kernel.measures import ROWS, Bag, Linear, bags, best, distincts, look, rendered, weigh
 from millstream.kernel.segment import PLACE, Places, place
 from millstream.plan.nodes import WINDOW_COLUMNS
@@ -50,9 +50,9 @@ class ReduceKernel:
         old = groups.load(places, closing)
         if old is None:
             old = delta.clear()
-        touched = linear.combine(delta.join(old.drop(PLACE), on=self.group, how="left", nulls_equal=True, suffix="_b"))
+        touched = linear.combine(matched(delta, old.drop(PLACE), self.group, "left", suffix="_b"))
         stored = [*self.group, *linear.columns, PLACE]
-        rest = old.join(delta, on=self.group, how="anti", nulls_equal=True)
+        rest = matched(old, delta, self.group, "anti")
         now = pl.concat([rest.select(stored), touched.filter(pl.col(ROWS) != 0).select(stored)])
         groups.save(now)
         seen = {bag.name: self._bag(state, bag, rows, places, closing) for bag in self.bags}
@@ -112,14 +112,14 @@ class ReduceKernel:
             old = table.load(came[PLACE].to_numpy())
             if old is None:
                 old = came.clear()
-            both = came.join(old.drop(PLACE), on=columns, how="left", nulls_equal=True, suffix="_b")
+            both = matched(came, old.drop(PLACE), columns, "left", suffix="_b")
             both = both.with_columns(pl.col(f"{ROWS}_b").fill_null(0))
             both = both.with_columns((pl.col(ROWS) + pl.col(f"{ROWS}_b")).alias(ROWS))
-            rest = old.join(came, on=columns, how="anti", nulls_equal=True)
+            rest = matched(old, came, columns, "anti")
             table.save(pl.concat([rest, both.filter(pl.col(ROWS) != 0).select(rest.columns)]))
             gained = (pl.col(ROWS) > 0).cast(pl.Int64) - (pl.col(f"{ROWS}_b") > 0).cast(pl.Int64)
             gains = both.group_by(self.group).agg(gained.sum().alias("_gained"))
-            delta = delta.join(gains, on=self.group, how="left", nulls_equal=True)
+            delta = matched(delta, gains, self.group, "left")
             delta = delta.with_columns(pl.col("_gained").fill_null(0).alias(f"{name}_d")).drop("_gained")
         return delta
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from millstream.kernel.kernel import State
+from millstream.kernel.kernel import State, matched
 from millstream.kernel.keyed import ONE, WAKE, Keyed, check_size, difference, with_key
 from millstream.kernel.measures import (
     ROWS,
@@ -97,7 +97,7 @@ class SessionKernel:
         """The rows that these sessions are, as far as they are to be seen at this mark."""
         ends = atoms.group_by(self.group).agg(pl.col(_LAST).first() + self.spec.gap)
         made = linear.total(atoms, self.group).filter(pl.col(ROWS) > 0)
-        made = rendered(linear, made, looked, self.group).join(ends, on=self.group, how="left", nulls_equal=True)
+        made = matched(rendered(linear, made, looked, self.group), ends, self.group, "left")
         if self.spec.emit == "final":
             made = made.filter(pl.col(_LAST) < mark)
         dtype = state.schema[self.spec.time]
@@ -127,14 +127,14 @@ class SessionKernel:
         loaded = table.load(keyed.places)
         if loaded is None:
             loaded = came.clear()
-        old = loaded.join(keyed.keys, on=self.keys, how="semi", nulls_equal=True)
-        rest = loaded.join(keyed.keys, on=self.keys, how="anti", nulls_equal=True)
+        old = matched(loaded, keyed.keys, self.keys, "semi")
+        rest = matched(loaded, keyed.keys, self.keys, "anti")
         new = (
             pl.concat([old, came.select(old.columns)]).group_by(columns).agg(pl.col(ROWS).sum(), pl.col(PLACE).first())
         )
         old = self._labelled(old, was)
         new = self._labelled(new.filter(pl.col(ROWS) != 0), now)
-        stay = new.join(kept.select(self.group).unique(), on=self.group, how="semi", nulls_equal=True)
+        stay = matched(new, kept.select(self.group).unique(), self.group, "semi")
         if self.spec.insert_only:  # the session is one atom now, under its start
             stay = best(bag, stay, self.group) if bag.best_only else stay
             stay = stay.with_columns(pl.col(_START).alias(_FROM)).group_by([*columns, PLACE]).agg(pl.col(ROWS).sum())
@@ -148,4 +148,4 @@ class SessionKernel:
     def _labelled(self, values: pl.DataFrame, atoms: pl.DataFrame) -> pl.DataFrame:
         """Values with the start of the session that their atom is in."""
         at = [*self.keys, _FROM]
-        return values.join(atoms.select(*at, _START).unique(), on=at, how="inner", nulls_equal=True)
+        return matched(values, atoms.select(*at, _START).unique(), at, "inner")

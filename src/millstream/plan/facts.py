@@ -65,7 +65,7 @@ def is_insert_only(node: Node) -> bool:
 
 
 def event_time(node: Node) -> str | None:
-    """The column of a stream's event time, as long as it is there under its name, unchanged and never null.
+    """The column of a stream's event time, as long as it is there, under whatever name, unchanged and never null.
 
     That of a join is its left's, of a right join its right's; a full join has none.
     """
@@ -76,8 +76,8 @@ def event_time(node: Node) -> str | None:
             return event_time(node.input)
         case Select():
             name = event_time(node.input)
-            kept = name and any(each.name == name and is_column(each.expression, name) for each in node.columns)
-            return name if kept else None
+            kept = [each.name for each in node.columns if name and is_column(each.expression, name)]
+            return name if name in kept else next(iter(kept), None)
         case Join() if is_stream(node) and node.how != "full":
             return event_time(node.right if node.how == "right" else node.left)
         case Deduplicate() | Explode():

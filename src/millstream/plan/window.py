@@ -167,7 +167,7 @@ def checked_window(window: Window, node: Node) -> Window:
         )
     if below is None:
         raise PlanError(
-            f"group_by: {wanted}, but a select has left out, renamed or changed the event time {source.time.column}",
+            f"group_by: {wanted}, but a select has left out or changed the event time {source.time.column}",
             hint=f'keep it as it is: select("{source.time.column}", …)',
         )
     if window.column.lower() != below.lower():

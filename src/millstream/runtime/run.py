@@ -16,12 +16,11 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import polars as pl
 from pyspark.errors import StreamingQueryException
 
 from millstream.errors import ConfigError, MillstreamError, TakenOver
 from millstream.failpoint import failpoint
-from millstream.kernel.host import Host, column_of
+from millstream.kernel.host import Host
 from millstream.kernel.state import FOREVER
 from millstream.kernel.unpack import raw_schemas
 from millstream.log import open_log
@@ -35,7 +34,7 @@ from millstream.runtime.heartbeat import Heartbeats, finished_offsets
 from millstream.sink import Sink, Target, open_sink
 from millstream.sink.lease import Keeper
 from millstream.spark import shortcut
-from millstream.spark.lower import decode, lower
+from millstream.spark.lower import decode, feed_types, lower
 from millstream.spark.records import stream_records, warm_up
 from millstream.spark.session import SETTINGS, require, spark_session
 
@@ -129,14 +128,7 @@ def session_for(pipeline: Pipeline, chain: Chain, given: SparkSession | None) ->
 
 def targets_of(spark: SparkSession, pipeline: Pipeline, chain: Chain) -> dict[str, Target]:
     """The tables of all views, with the types that Spark gives to their expressions."""
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    frame = decode(empty_records(spark), chain, pipeline.name)
-    types = pl.from_arrow(to_arrow_schema(frame.schema, timezone="UTC").empty_table()).schema  # type: ignore[union-attr]
-    feeds = {
-        feed.number: pl.Schema({each.name: types[column_of(feed, each.name)] for each in feed.expressions})
-        for feed in chain.feeds
-    }
+    feeds = feed_types(decode(empty_records(spark), chain, pipeline.name), chain)
     raw = raw_schemas(chain, feeds)
     return {
         output.name: Target(

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+import polars as pl
+
 from millstream.kernel.admit import HEARTBEAT_KEY, IGNORED
 from millstream.kernel.host import Host, column_of, is_used
 from millstream.kernel.state import FOREVER
@@ -41,8 +43,9 @@ def lower(records: DataFrame, chain: Chain, partitions: Mapping[int, int], pipel
 
     Records may have taken the shortcut (:mod:`millstream.spark.shortcut`): what is a chunk already stays one.
     """
-    host = Host(chain, partitions)
-    frame = stateful.pack(decode(records, chain, pipeline), host)
+    decoded = decode(records, chain, pipeline)
+    host = Host(chain, partitions, feed_types(decoded, chain))
+    frame = stateful.pack(decoded, host)
     for number in chain.stages:
         frame = stateful.stage(frame, host, number)
     return frame
@@ -77,6 +80,17 @@ def decode(records: DataFrame, chain: Chain, pipeline: str) -> DataFrame:
         *(name for name in _JUDGED if name != "_feed" and any(is_used(feed, name) for feed in chain.feeds)),
         *made,
     )
+
+
+def feed_types(decoded: DataFrame, chain: Chain) -> dict[int, pl.Schema]:
+    """The types of each feed's expressions, as Spark gives them."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    types = pl.DataFrame(pl.from_arrow(to_arrow_schema(decoded.schema, timezone="UTC").empty_table())).schema
+    return {
+        feed.number: pl.Schema({each.name: types[column_of(feed, each.name)] for each in feed.expressions})
+        for feed in chain.feeds
+    }
 
 
 def _decode_feed(frame: DataFrame, feed: Feed, made: list[str]) -> DataFrame:
