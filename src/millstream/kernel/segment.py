@@ -23,7 +23,7 @@ Places: TypeAlias = npt.NDArray[np.uint64]
 Segments: TypeAlias = dict[int, bytes]
 
 PLACE = "_p"
-LIMIT = 16_384
+LIMIT = 8_192
 """Bytes of a segment, before compression. Each one touched costs a round trip of some 0.1 ms and is written whole: 128 KB made a batch of 1,000 events on
 5 M rows write some 100 MB."""
 
