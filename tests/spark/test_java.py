@@ -229,3 +229,20 @@ for name, value in SETTINGS.items():
     assert known.findEntry(name) is not None or ".stateStore.rocksdb." in name, name
 """)
     assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_spark_is_started_without_its_zip_file_of_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    fake_java(tmp_path / "java", "17.0.9")
+    found = java.Java(tmp_path / "java", "17.0.9", 17, "PATH")
+    for _ in range(2):
+        home = Path(java.environment(found)["SPARK_HOME"])
+        assert sorted(path.name for path in home.iterdir()) == ["bin", "jars"]
+        assert (home / "jars").resolve() == (java.spark_folder() / "jars").resolve()
+
+
+def test_a_spark_home_that_is_set_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_HOME", "/opt/spark")
+    fake_java(tmp_path / "java", "17.0.9")
+    found = java.Java(tmp_path / "java", "17.0.9", 17, "PATH")
+    assert java.environment(found)["SPARK_HOME"] == "/opt/spark"

@@ -176,9 +176,13 @@ def _spark_home(home: Path) -> Path:
     for name in ("bin", "jars"):
         link = folder / name
         if not link.is_symlink():
-            folder.mkdir(exist_ok=True)
-            with suppress(FileExistsError):  # another process was faster
+            try:
+                folder.mkdir(exist_ok=True)
                 link.symlink_to(spark_folder() / name)
+            except FileExistsError:
+                pass  # another process was faster
+            except OSError:  # the cache may be on a read-only disk
+                return spark_folder()
     return folder
 
 
