@@ -187,10 +187,14 @@ def _log_settings() -> Path:
 def _variables(wanted: Mapping[str, str], *, local: bool) -> Iterator[None]:
     """Set environment variables for the start of the JVM only: they are not the business of the user's other programs.
 
-    On a cluster the path of Python is another one, so there a ``PYSPARK_PYTHON`` that is set stays.
+    On a cluster the path of Python is another one, so there a ``PYSPARK_PYTHON`` that is set stays; and Spark's Python, which
+    our ``SPARK_HOME`` is without, is shipped to it.
     """
     before = dict(os.environ)
-    changed = {name: value for name, value in wanted.items() if local or name == "JAVA_HOME" or name not in before}
+    if not local:
+        wanted = {name: value for name, value in wanted.items() if name == "JAVA_HOME" or name not in before}
+        wanted.pop("SPARK_HOME", None)
+    changed = dict(wanted)
     os.environ.update(changed)
     try:
         yield
