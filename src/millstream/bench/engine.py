@@ -6,16 +6,13 @@ a whole micro-batch, once warm.
 
 from __future__ import annotations
 
-import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +21,7 @@ import apsw
 import numpy as np
 
 from millstream.bench import Result
+from millstream.bench.streams import COLD, PARTITIONS, ROUNDS, Timed, filled, rate, time_batches
 from millstream.event import Event
 from millstream.kernel.host import Host
 from millstream.log import open_log
@@ -41,19 +39,7 @@ if TYPE_CHECKING:
 NAMES = (
     "reduce", "distinct", "keys_growth", "state_growth", "checkpoint_bytes", "delay_p50", "delay_p99", "start",
 )  # fmt: skip
-ROUNDS = 3
-COLD = 20
-"""Batches that are not counted: the JVM still compiles."""
 _SCHEMA = "k long, v long"
-_PARTITIONS = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Timed:
-    """One micro-batch: records, and seconds of the whole of it."""
-
-    records: int
-    seconds: float
 
 
 def measure(names: tuple[str, ...], scale: float, say: Callable[[str], None]) -> Iterator[Result]:
@@ -83,14 +69,14 @@ def _reduce(
     """Keyed count and sum over 100,000 keys; then over a million."""
     batch, keys = max(1000, int(400_000 * scale)), max(100, int(100_000 * scale))
     say(f"reduce: {batch:,} records a batch, {keys:,} keys")
-    log = _filled(folder, "events", (_events(batch, keys, round_) for round_ in range(ROUNDS + COLD)))
+    log = _filled(folder, (_events(batch, keys, round_) for round_ in range(ROUNDS + COLD)))
     seen: list[Progress] = []
-    ours = _timed(spark, lambda: _run(folder, log, "count(*)", "sum(v)", limit=batch, seen=seen))
+    ours = time_batches(spark, lambda: _run(folder, log, "count(*)", "sum(v)", limit=batch, seen=seen))
     writing = [each.write_seconds for each in seen]
     size = _written(folder / "ours.checkpoint")
-    plain = _timed(spark, lambda: _plain(spark, folder, log, batch, _count_and_sum))
+    plain = time_batches(spark, lambda: _plain(spark, folder, log, batch, _count_and_sum))
     if "reduce" in names:
-        yield Result("reduce", _rate(ours), "events/s", "plain Structured Streaming", _rate(plain))
+        yield Result("reduce", rate(ours), "events/s", "plain Structured Streaming", rate(plain))
         yield from _where(spark, folder, log, ours, statistics.median(writing[COLD:] or writing) / batch * 1e6)
     if "checkpoint_bytes" in names:
         written = _written(folder / "plain.checkpoint") / (batch * len(plain))
@@ -102,27 +88,25 @@ def _reduce(
         say(f"keys_growth: {many:,} keys")
         other = folder.with_name("keys")
         first = (_every(many, low, batch) for low in range(0, many, batch))
-        grown = _filled(
-            other, "events", _chained(first, (_events(batch, many, round_) for round_ in range(ROUNDS + 1)))
-        )
-        timed = _timed(spark, lambda: _run(other, grown, "count(*)", "sum(v)", limit=batch))
+        grown = _filled(other, _chained(first, (_events(batch, many, round_) for round_ in range(ROUNDS + 1))))
+        timed = time_batches(spark, lambda: _run(other, grown, "count(*)", "sum(v)", limit=batch))
         yield Result(
             "keys_growth",
-            1e6 / _rate(timed[-ROUNDS:]),
+            1e6 / rate(timed[-ROUNDS:]),
             "µs/event",
             f"{keys:,} instead of {many:,} keys",
-            1e6 / _rate(ours),
+            1e6 / rate(ours),
         )
 
 
 def _distinct(spark: SparkSession, folder: Path, scale: float, say: Callable[[str], None]) -> Iterator[Result]:
     batch, keys = max(1000, int(200_000 * scale)), max(100, int(1_000 * scale))
     say(f"distinct: {batch:,} records a batch, {keys:,} keys")
-    log = _filled(folder, "events", (_events(batch, keys, round_, values=50_000) for round_ in range(ROUNDS + COLD)))
-    ours = _timed(spark, lambda: _run(folder, log, "count(distinct v)", limit=batch))
-    plain = _timed(spark, lambda: _plain(spark, folder, log, batch, _count_distinct))
+    log = _filled(folder, (_events(batch, keys, round_, values=50_000) for round_ in range(ROUNDS + COLD)))
+    ours = time_batches(spark, lambda: _run(folder, log, "count(distinct v)", limit=batch))
+    plain = time_batches(spark, lambda: _plain(spark, folder, log, batch, _count_distinct))
     yield Result(
-        "distinct", _rate(ours), "events/s", "dropDuplicates + groupBy on plain Structured Streaming", _rate(plain)
+        "distinct", rate(ours), "events/s", "dropDuplicates + groupBy on plain Structured Streaming", rate(plain)
     )
 
 
@@ -133,13 +117,13 @@ def _state_growth(spark: SparkSession, folder: Path, scale: float, say: Callable
         say(f"state_growth: {rows:,} rows of state, batches of 1,000")
         place = folder / str(rows)
         step = 500_000
-        log = _filled(place, "events", (_every(rows, low, step) for low in range(0, rows, step)))
+        log = _filled(place, (_every(rows, low, step) for low in range(0, rows, step)))
         _run(place, log, "count(*)", "sum(v)", limit=step)
         with open_log(log) as opened:
             for round_ in range(2 * ROUNDS + COLD):
                 opened.append("events", _events(1_000, rows, round_))
                 time.sleep(0.002)  # an append time of its own: a batch takes whole append times
-        timed = _timed(spark, partial(_run, place, log, "count(*)", "sum(v)", limit=1_000))
+        timed = time_batches(spark, partial(_run, place, log, "count(*)", "sum(v)", limit=1_000))
         costs.append(statistics.median(each.seconds for each in timed))
     yield Result("state_growth", costs[0] * 1000, "ms/batch", "a hundredth of the state", costs[1] * 1000)
 
@@ -150,7 +134,7 @@ def _delay(
     """From the append of an event to the commit of the view that counts it, at 5,000 events a second."""
     seconds = max(5.0, 30.0 * scale)
     say(f"delay: 5,000 events/s for {seconds:.0f} s")
-    log = _filled(folder, "events", iter([_events(5_000, 1_000, 0)]))
+    log = _filled(folder, iter([_events(5_000, 1_000, 0)]))
     pipeline = _pipeline(folder, log, "count(*)", "sum(v)")
     pending: list[tuple[int, int, float]] = []
     delays: list[float] = []
@@ -195,7 +179,7 @@ def _delay(
 def _start(folder: Path, say: Callable[[str], None]) -> Result:
     """From the shell's prompt to the first result of ``run --once`` on a small log."""
     say("start: millstream run --once on 1,000 records")
-    _filled(folder, "events", iter([_events(1_000, 10, 0)]))
+    _filled(folder, iter([_events(1_000, 10, 0)]))
     file = folder / "small.py"
     file.write_text(
         "from millstream import Pipeline\n"
@@ -219,7 +203,7 @@ def _where(spark: SparkSession, folder: Path, log: str, ours: list[Timed], sink:
     """Where the time of a batch goes: each step of the chain alone, as a batch job over the same records."""
     pipeline = _pipeline(folder, log, "count(*)", "sum(v)")
     chain = chain_of(pipeline)
-    host = Host(chain, {feed.number: _PARTITIONS for feed in chain.feeds})
+    host = Host(chain, {feed.number: PARTITIONS for feed in chain.feeds})
     with open_log(log) as opened:
         bounds = opened.bounds("events")
     start = {"events": {p: b.start for p, b in bounds.items()}}
@@ -316,45 +300,6 @@ def _count_distinct(parsed: DataFrame) -> DataFrame:
     return parsed.dropDuplicates(["k", "v"]).groupBy("k").count().selectExpr("k", "count AS n", "0 AS s")
 
 
-@contextmanager
-def _listening(spark: SparkSession, found: list[tuple[str, int, Timed]]) -> Iterator[None]:
-    from pyspark.sql.streaming.listener import StreamingQueryListener
-
-    class Listener(StreamingQueryListener):
-        def onQueryStarted(self, event: Any) -> None:  # noqa: N802
-            pass
-
-        def onQueryProgress(self, event: Any) -> None:  # noqa: N802
-            progress = event.progress
-            if progress.numInputRows:
-                seconds = progress.durationMs["triggerExecution"] / 1000
-                found.append((progress.name, progress.batchId, Timed(progress.numInputRows, seconds)))
-
-        def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
-            pass
-
-    listener = Listener()
-    spark.streams.addListener(listener)
-    try:
-        yield
-        time.sleep(1)  # the last event comes by another thread
-    finally:
-        spark.streams.removeListener(listener)
-
-
-def _timed(spark: SparkSession, work: Callable[[], tuple[str, dict[int, int]]]) -> list[Timed]:
-    """Run a query over its backlog and give its batches, without those that are cold."""
-    found: list[tuple[str, int, Timed]] = []
-    with _listening(spark, found):
-        name, records = work()
-    batches = [Timed(records.get(batch, timed.records), timed.seconds) for of, batch, timed in found if of == name]
-    return batches[COLD:] or batches[-1:]
-
-
-def _rate(timed: list[Timed]) -> float:
-    return statistics.median(each.records / each.seconds for each in timed)
-
-
 def _written(checkpoint: Path) -> float:
     """Bytes of state that the newest batches wrote."""
     sizes = [path.stat().st_size for path in (checkpoint / "state").rglob("*.changelog")]
@@ -365,16 +310,8 @@ def _written(checkpoint: Path) -> float:
 # records
 
 
-def _filled(folder: Path, topic: str, appends: Iterator[list[Event]]) -> str:
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    log = f"sqlite:{folder / 'log.db'}"
-    with open_log(log, create=True) as opened:
-        opened.create_topic(topic, _PARTITIONS)
-        for events in appends:
-            opened.append(topic, events)
-            time.sleep(0.002)  # a batch takes whole append times
-    return log
+def _filled(folder: Path, appends: Iterable[list[Event]]) -> str:
+    return filled(folder, ["events"], ({"events": events} for events in appends))
 
 
 def _events(count: int, keys: int, seed: int, values: int = 1_000) -> list[Event]:

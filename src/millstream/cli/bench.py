@@ -69,6 +69,28 @@ def engine(only: str | None, scale: float, as_json: bool) -> None:
     _print(results, as_json)
 
 
+@command.command("operators")
+@click.option(
+    "--only", metavar="NAMES", help="Only these, by comma: tumbling, hopping, session, …; see the table it prints."
+)
+@_scale
+@json_option
+def operators(only: str | None, scale: float, as_json: bool) -> None:
+    """Measure each operator: beside plain Structured Streaming where that has it, and beside one Polars job, the limit.
+
+    \b
+    Examples:
+      millstream bench operators
+      millstream bench operators --only session,interval_join --json
+    """
+    from millstream.bench.operators import NAMES, measure
+
+    names = _chosen(only, NAMES)
+    with stderr().status("") as status:
+        results = list(measure(names, scale, status.update))
+    _print(results, as_json)
+
+
 def _print(results: list[Result], as_json: bool) -> None:
     if as_json:
         click.echo(to_json(report(results)))

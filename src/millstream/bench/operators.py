@@ -1,0 +1,293 @@
+"""Operators measured: each as a whole chain, JSON records in the log to a view, beside plain Structured Streaming where that has
+the operator, and beside one Polars job over the same records, which is the limit.
+
+Plain Spark computes the same and writes it nowhere (a ``noop`` sink), so the comparison is in its favour.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import numpy as np
+import polars as pl
+
+from millstream.bench import Result
+from millstream.bench.streams import ROUNDS, filled, rate, time_batches
+from millstream.event import Event
+from millstream.log import open_log
+from millstream.pipeline import Pipeline
+from millstream.plan.nodes import Emit
+from millstream.plan.relation import Relation
+from millstream.plan.window import hopping, session, sliding, tumbling
+from millstream.runtime.run import Progress, run
+from millstream.spark.session import spark_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_SCHEMA = "k long, v double, at timestamp"
+_OTHER = "k2 long, w double, at2 timestamp"
+_WARM = 12
+_KEYS = 10_000
+_BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Sources(Generic[T]):
+    """Two streams and a table, as relations or as frames."""
+
+    a: T
+    b: T
+    t: T
+
+
+@dataclass(frozen=True)
+class Case:
+    """One operator: as a relation, as Polars does it in one go, and as plain Spark does it, where it can."""
+
+    build: Callable[[Sources[Relation]], Relation]
+    batch: Callable[[Sources[pl.LazyFrame]], pl.LazyFrame]
+    plain: Callable[[Sources[DataFrame]], DataFrame] | None = None
+    mode: str = "update"
+    emit: Emit = "changes"
+    topics: tuple[str, ...] = ("a",)
+
+
+def _truncated(column: str, every: str) -> pl.Expr:
+    return pl.col(column).dt.truncate(every)
+
+
+CASES: dict[str, Case] = {
+    "tumbling": Case(
+        lambda s: s.a.group_by("k", tumbling("at", "10 seconds")).agg(n="count(*)", s="sum(v)"),
+        lambda s: s.a.group_by("k", _truncated("at", "10s")).agg(pl.len(), pl.col("v").sum()),
+        lambda s: _marked(s.a).groupBy("k", _window("10 seconds")).agg({"*": "count", "v": "sum"}),
+    ),
+    "hopping": Case(
+        lambda s: s.a.group_by("k", hopping("at", "10 seconds", "5 seconds")).agg(n="count(*)", s="sum(v)"),
+        lambda s: (
+            s.a.sort("at")
+            .group_by_dynamic("at", every="5s", period="10s", group_by="k")
+            .agg(pl.len(), pl.col("v").sum())
+        ),
+        lambda s: _marked(s.a).groupBy("k", _window("10 seconds", "5 seconds")).agg({"*": "count", "v": "sum"}),
+    ),
+    "session": Case(
+        lambda s: s.a.group_by("k", session("at", "2 seconds")).agg(n="count(*)", s="sum(v)"),
+        lambda s: (
+            s.a.sort("k", "at")
+            .with_columns(new=(pl.col("at").diff().over("k") > timedelta(seconds=2)).fill_null(True).cum_sum())
+            .group_by("k", "new")
+            .agg(pl.len(), pl.col("v").sum())
+        ),
+        lambda s: _marked(s.a).groupBy("k", _session("2 seconds")).agg({"*": "count", "v": "sum"}),
+        mode="append",
+        emit="final",
+    ),
+    "sliding": Case(
+        lambda s: s.a.group_by("k", sliding("at", "5 seconds")).agg(n="count(*)", s="sum(v)"),
+        lambda s: (
+            s.a.sort("at").rolling("at", period="5s", closed="both", group_by="k").agg(pl.len(), pl.col("v").sum())
+        ),
+    ),
+    "interval_join": Case(
+        topics=("a", "b"),
+        build=lambda s: s.a.join(s.b, on="k = k2", within=("0 seconds", "1 second")).select("k", "v", "w"),
+        batch=lambda s: (
+            s.a.join(s.b, left_on="k", right_on="k2")
+            .filter((pl.col("at2") - pl.col("at")).is_between(timedelta(0), timedelta(seconds=1)))
+            .select("k", "v", "w")
+        ),
+        plain=lambda s: (
+            _marked(s.a)
+            .join(_marked(s.b, "at2"), _sql("k = k2 AND at2 >= at AND at2 <= at + INTERVAL 1 SECOND"))
+            .select("k", "v", "w")
+        ),
+        mode="append",
+    ),
+    "asof_join": Case(
+        topics=("a", "t"),
+        build=lambda s: s.a.join(s.t, on="k = id", how="left", as_of="at").select("k", "v", "name"),
+        batch=lambda s: s.a.join(s.t, left_on="k", right_on="id", how="left").select("k", "v", "name"),
+    ),
+    "table_join": Case(
+        topics=("a", "t"),
+        build=lambda s: s.a.group_by("k").agg(n="count(*)").join(s.t, on="k = id").select("k", "n", "name"),
+        batch=lambda s: (
+            s.a.group_by("k").agg(n=pl.len()).join(s.t, left_on="k", right_on="id").select("k", "n", "name")
+        ),
+    ),
+    "top": Case(
+        lambda s: s.a.top(3, by="v DESC", per="k"),
+        lambda s: s.a.group_by("k").agg(pl.all().top_k_by("v", 3)).explode("v", "at"),
+    ),
+    "distinct": Case(
+        lambda s: s.a.select("k").distinct(),
+        lambda s: s.a.select("k").unique(),
+        lambda s: s.a.select("k").dropDuplicates(["k"]),
+        mode="append",
+    ),
+    "deduplicate": Case(
+        lambda s: s.a.deduplicate("k", within="1 second"),
+        lambda s: s.a.unique("k", keep="first"),
+        lambda s: _marked(s.a).dropDuplicatesWithinWatermark(["k"]),
+        mode="append",
+        emit="final",
+    ),
+}
+NAMES = tuple(CASES)
+
+
+def measure(names: tuple[str, ...], scale: float, say: Callable[[str], None]) -> Iterator[Result]:
+    """Measure what is named, one after the other."""
+    spark = spark_session("millstream-bench")
+    batch = max(500, int(100_000 * scale))
+    for name in names:
+        say(f"{name}: {batch:,} records a batch")
+        with tempfile.TemporaryDirectory(prefix="millstream-bench-") as folder:
+            yield from _measure(spark, name, CASES[name], Path(folder) / name, batch)
+
+
+def _measure(spark: SparkSession, name: str, case: Case, folder: Path, batch: int) -> Iterator[Result]:
+    rounds = [_appends(batch, number) for number in range(_WARM + ROUNDS)]
+    log = filled(folder, ["a", "b", "t"], rounds)
+    seen: list[Progress] = []
+    ours = time_batches(spark, lambda: _ours(name, case, folder, log, batch, seen), cold=_WARM)
+    limit = _polars(case, log)
+    if case.plain is not None:
+        plain = case.plain
+        theirs = time_batches(spark, lambda: _plain(spark, plain, case.mode, folder, log, batch), cold=_WARM)
+        yield Result(name, rate(ours), "events/s", "plain Structured Streaming", rate(theirs))
+        yield Result(f"{name}.polars", rate(ours), "events/s", "one Polars job", limit)
+    else:
+        yield Result(name, rate(ours), "events/s", "one Polars job", limit)
+    held = seen[-1]
+    if held.state_rows:
+        yield Result(f"{name}.state", held.state_bytes / held.state_rows, "bytes/row")
+
+
+def _ours(
+    name: str, case: Case, folder: Path, log: str, batch: int, seen: list[Progress]
+) -> tuple[str, dict[int, int]]:
+    pipeline = Pipeline(name, log=log, to=f"sqlite:{folder / 'views.db'}", checkpoint=str(folder / "ours.checkpoint"))
+    a = pipeline.stream("a", _SCHEMA, time="at", delay="1 second")
+    b = pipeline.stream("b", _OTHER, time="at2", delay="1 second")
+    t = pipeline.table("t", "id long, name string", key="id")
+    pipeline.view("made", case.build(Sources(a, b, t)), emit=case.emit)
+    run(pipeline, spark=spark_session(), once=True, rate_limit=batch, progress=seen.append)
+    records, before = {}, 0
+    for each in seen:
+        assert each.batch is not None  # noqa: S101
+        records[each.batch], before = each.records - before, each.records
+    return name, records
+
+
+def _plain(
+    spark: SparkSession,
+    query: Callable[[Sources[DataFrame]], DataFrame],
+    mode: str,
+    folder: Path,
+    log: str,
+    batch: int,
+) -> tuple[str, dict[int, int]]:
+    def read(topic: str, schema: str) -> DataFrame:
+        records = spark.readStream.format("millstream").options(log=log, subscribe=topic, startingOffsets="earliest")
+        loaded = records.options(maxOffsetsPerTrigger=str(batch), wholeAppends="true").load()
+        return loaded.selectExpr(f"from_json(cast(value AS string), '{schema}') AS d").select("d.*")
+
+    started = (
+        query(Sources(read("a", _SCHEMA), read("b", _OTHER), read("t", "id long, name string")))
+        .writeStream.queryName("plain")
+        .outputMode(mode)
+        .option("checkpointLocation", str(folder / "plain.checkpoint"))
+        .format("noop")
+        .trigger(availableNow=True)
+        .start()
+    )
+    started.awaitTermination()
+    return "plain", {}
+
+
+def _polars(case: Case, log: str) -> float:
+    """Records a second of one batch job: read, decode, compute; the median of some."""
+    taken, count = [], 0
+    for _ in range(ROUNDS):
+        began = time.monotonic()
+        frames: dict[str, pl.DataFrame] = {}
+        count = 0
+        with open_log(log) as opened:
+            for topic, columns in (("a", ("k", "v", "at")), ("b", ("k2", "w", "at2")), ("t", ("id", "name"))):
+                values = [
+                    record.value
+                    for partition in (opened.bounds(topic) if topic in case.topics else ())
+                    for record in opened.read(topic, partition, 0, 1 << 62)
+                    if record.value is not None
+                ]
+                count += len(values) if topic in case.topics else 0
+                frames[topic] = _decoded(b"\n".join(values), columns)
+        case.batch(Sources(*(frame.lazy() for frame in frames.values()))).collect()
+        taken.append(time.monotonic() - began)
+    return count / statistics.median(taken)
+
+
+def _decoded(lines: bytes, columns: tuple[str, ...]) -> pl.DataFrame:
+    types: Mapping[str, Any] = {"k": pl.Int64, "k2": pl.Int64, "id": pl.Int64, "v": pl.Float64, "w": pl.Float64}
+    frame = pl.read_ndjson(lines, schema={name: types.get(name, pl.String) for name in columns})
+    times = [name for name in columns if name.startswith("at")]
+    return frame.with_columns(pl.col(times).str.to_datetime("%Y-%m-%dT%H:%M:%S%.fZ", time_unit="us"))
+
+
+def _appends(batch: int, number: int) -> dict[str, list[Event]]:
+    """One batch: a second of event time for every 10,000 records, half of them for each stream, and some rows of the table."""
+    chance = np.random.default_rng(number)
+    half = batch // 2
+    span = max(1.0, batch / 10_000)
+    made: dict[str, list[Event]] = {"t": []}
+    names = chance.integers(0, _KEYS, max(10, batch // 100)).tolist() if number else range(_KEYS)
+    made["t"] = [Event(b'{"id":%d,"name":"n%d"}' % (key, number), key=b"%d" % key, time=_BEGIN) for key in names]
+    for topic, key, value, at in (("a", "k", "v", "at"), ("b", "k2", "w", "at2")):
+        keys, amounts = chance.integers(0, _KEYS, half).tolist(), chance.random(half).round(3).tolist()
+        seconds = (number * span + np.sort(chance.random(half)) * span).tolist()
+        made[topic] = [
+            Event(
+                f'{{"{key}":{k},"{value}":{v},"{at}":"{(_BEGIN + timedelta(seconds=s)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")}"}}'.encode(),
+                key=b"%d" % k,
+            )
+            for k, v, s in zip(keys, amounts, seconds, strict=True)
+        ]
+    return made
+
+
+# what plain Spark writes
+
+
+def _marked(frame: DataFrame, column: str = "at") -> DataFrame:
+    return frame.withWatermark(column, "1 second")
+
+
+def _window(size: str, every: str | None = None) -> Any:
+    from pyspark.sql import functions
+
+    return functions.window("at", size, every) if every else functions.window("at", size)
+
+
+def _session(gap: str) -> Any:
+    from pyspark.sql import functions
+
+    return functions.session_window("at", gap)
+
+
+def _sql(text: str) -> Any:
+    from pyspark.sql import functions
+
+    return functions.expr(text)

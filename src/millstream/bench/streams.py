@@ -1,0 +1,89 @@
+"""Streaming queries timed: logs to feed them, and Spark's own clock for whole micro-batches, once they are warm."""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from millstream.event import Event
+from millstream.log import open_log
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROUNDS = 3
+COLD = 20
+"""Batches that are not counted: the JVM still compiles."""
+PARTITIONS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """One micro-batch: records, and seconds of the whole of it."""
+
+    records: int
+    seconds: float
+
+
+@contextmanager
+def _listening(spark: SparkSession, found: list[tuple[str, int, Timed]]) -> Iterator[None]:
+    from pyspark.sql.streaming.listener import StreamingQueryListener
+
+    class Listener(StreamingQueryListener):
+        def onQueryStarted(self, event: Any) -> None:  # noqa: N802
+            pass
+
+        def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+            progress = event.progress
+            if progress.numInputRows:
+                seconds = progress.durationMs["triggerExecution"] / 1000
+                found.append((progress.name, progress.batchId, Timed(progress.numInputRows, seconds)))
+
+        def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+            pass
+
+    listener = Listener()
+    spark.streams.addListener(listener)
+    try:
+        yield
+        time.sleep(1)  # the last event comes by another thread
+    finally:
+        spark.streams.removeListener(listener)
+
+
+def time_batches(spark: SparkSession, work: Callable[[], tuple[str, dict[int, int]]], cold: int = COLD) -> list[Timed]:
+    """Run a query over its backlog and give its batches, without the first, which are cold.
+
+    ``work`` gives the query's name, and the records of batches where Spark does not count them.
+    """
+    found: list[tuple[str, int, Timed]] = []
+    with _listening(spark, found):
+        name, records = work()
+    batches = [Timed(records.get(batch, timed.records), timed.seconds) for of, batch, timed in found if of == name]
+    return batches[cold:] or batches[-1:]
+
+
+def rate(timed: list[Timed]) -> float:
+    """Records a second, the median over batches."""
+    return statistics.median(each.records / each.seconds for each in timed)
+
+
+def filled(folder: Path, topics: Sequence[str], appends: Iterable[Mapping[str, list[Event]]]) -> str:
+    """A new log in a new folder, with these appends in it, each at a time of its own; give its address."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    log = f"sqlite:{folder / 'log.db'}"
+    with open_log(log, create=True) as opened:
+        for topic in topics:
+            opened.create_topic(topic, PARTITIONS)
+        for events in appends:
+            for topic, some in events.items():
+                opened.append(topic, some)
+            time.sleep(0.002)  # a batch takes whole append times
+    return log
