@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from millstream.pipeline import Pipeline
 from millstream.plan.chain import ADMIT, SINK, Chain, ViewPlan, build_chain
 from millstream.plan.nodes import (
     Aggregate,
@@ -260,3 +261,17 @@ def test_an_aggregate_without_windows_has_no_final_rows() -> None:
     (operator,) = chain(view("a", grouped(TIMED, "k"), ("k",), "final")).operators
     assert isinstance(operator.spec, Reduce)
     assert (operator.spec.emit, operator.spec.lateness) == ("changes", 0)
+
+
+def test_a_column_whose_name_needs_quotes_keeps_them() -> None:
+    pipeline = Pipeline("p", log="sqlite:never.db")
+    odd = pipeline.stream("odd", "`unit price` double, at timestamp", time="at", late="route")
+    pipeline.view("shouted", odd.select("upper(`unit price`) AS `UNIT`"))
+    pipeline.view("summed", odd.group_by("`unit price`").agg(n="count(*)").where("`unit price` > 1"))
+    table = pipeline.table("things", "`the id` long, name string", key="the id")
+    pipeline.view("named", table)
+    views = [ViewPlan(view.name, view.node, view.to, view.emit, view.key) for view in pipeline.views.values()]
+    chain = build_chain(views, buckets=2, to="sqlite:x")
+    texts = {each.expression for feed in chain.feeds for each in feed.expressions}
+    assert {"upper(`unit price`)", "`unit price`", "`the id`"} <= texts
+    assert not [text for text in texts if "unit price" in text.replace("`unit price`", "")]

@@ -207,7 +207,7 @@ class _Builder:
         match node:
             case Source():
                 maker = self._feed(node) if node.kind == "stream" or as_said else self._changelog(node)
-                return _Rows(maker, {name: name for name in (*output_columns(node), *META_COLUMNS)})
+                return _Rows(maker, {name: expression.quote(name) for name in (*output_columns(node), *META_COLUMNS)})
             case Where():
                 rows = self._rows(node.input, emit, as_said)
                 return replace(rows, where=(*rows.where, expression.substitute(node.condition, rows.columns)))
@@ -215,9 +215,7 @@ class _Builder:
                 rows = self._rows(node.input, emit, as_said)
                 columns = {each.name: expression.substitute(each.expression, rows.columns) for each in node.columns}
                 return replace(rows, columns=columns)
-            case Aggregate():
-                return _Rows(self._operator(node, emit), {name: name for name in output_columns(node)})
-            case Over() | Top() | Deduplicate() | Union() | Explode() | MapGroups():
+            case Aggregate() | Over() | Top() | Deduplicate() | Union() | Explode() | MapGroups():
                 columns = {name: expression.quote(name) for name in output_columns(node)}
                 return _Rows(self._operator(node, emit), columns)
             case Join():
@@ -336,7 +334,7 @@ class _Builder:
         kept = tuple(sorted(values, key=lambda name: int(name[2:])))
         maker.spec = Changelog(maker.key, kept)
         port = Port(maker.stage, maker.number, (), None, maker.key, self.buckets, tasks=self.tasks)
-        self._connect(_Rows(feed, {}), port, {name: name for name in maker.key})
+        self._connect(_Rows(feed, {}), port, {name: expression.quote(name) for name in maker.key})
         feed.ports[-1] = replace(feed.ports[-1], columns=(*feed.ports[-1].columns, *((name, name) for name in kept)))
 
     # views
@@ -371,7 +369,7 @@ class _Builder:
         names = output_columns(source)
         number = len(self.outputs)
         port = Port(SINK, number, (), late=True)
-        self._connect(_Rows(maker, {}), port, {name: name for name in names})
+        self._connect(_Rows(maker, {}), port, {name: expression.quote(name) for name in names})
         select = tuple(Named(name, name) for name in names)
         self.outputs.append(Output(number, f"{source.name}_late", to, names, select, (), (), append=True))
 
