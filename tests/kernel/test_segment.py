@@ -189,7 +189,7 @@ def check_growth(_: Random) -> None:
     meta, table = opened(store)
     rows = unframe(table.load(np.array([place_of(0, i * 1000) for i in range(5_000)], np.uint64)))
     assert len(rows) == 5_000
-    kept = {number: row for number, row in rows.items() if number % 50 == 0}
+    kept = {number: row for number, row in rows.items() if number % 100 == 0}
     table.save(frame(kept))
     meta.write(store)
     assert len(store.segments) == 1
