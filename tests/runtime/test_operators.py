@@ -65,12 +65,12 @@ def pipeline(folder: Path) -> Pipeline:
     both = clicks.select("user", "at").union(searches.select("user", "at"))
     shop.view("active", both.group_by("user", tumbling("at", "1 minute")).agg(n="count(*)"))
     shop.view("tags", searches.explode("tags", as_="tag").group_by("tag").agg(n="count(*)"))
-    shop.view("spread", clicks.map_groups(_spread, key="user", schema="least double, most double"))
+
+    def spread(frame: pl.DataFrame) -> pl.DataFrame:  # like one in a user's file: no worker can import it
+        return frame.select(least=pl.col("price").min(), most=pl.col("price").max())
+
+    shop.view("spread", clicks.map_groups(spread, key="user", schema="least double, most double"))
     return shop
-
-
-def _spread(frame: pl.DataFrame) -> pl.DataFrame:
-    return frame.select(least=pl.col("price").min(), most=pl.col("price").max())
 
 
 def some_events(chance: random.Random, minute: int) -> dict[str, list[Event]]:

@@ -21,7 +21,7 @@ import apsw
 import numpy as np
 
 from millstream.bench import Result
-from millstream.bench.streams import COLD, PARTITIONS, ROUNDS, Timed, filled, rate, time_batches
+from millstream.bench.streams import COLD, PARTITIONS, ROUNDS, Timed, filled, rate, records_of, time_batches
 from millstream.event import Event
 from millstream.kernel.host import Host
 from millstream.log import open_log
@@ -246,15 +246,11 @@ def _pipeline(folder: Path, log: str, *aggregates: str) -> Pipeline:
 def _run(
     folder: Path, log: str, *aggregates: str, limit: int, seen: list[Progress] | None = None
 ) -> tuple[str, dict[int, int]]:
-    """Run ours; give the query's name, and the records of each batch: Spark counts what comes in packed as one."""
+    """Run ours; give the query's name, and the records of each batch."""
     pipeline = _pipeline(folder, log, *aggregates)
     progress = seen if seen is not None else []
     run(pipeline, spark=spark_session(), once=True, rate_limit=limit, progress=progress.append)
-    records, before = {}, 0
-    for each in progress:
-        assert each.batch is not None  # noqa: S101
-        records[each.batch], before = each.records - before, each.records
-    return pipeline.name, records
+    return pipeline.name, records_of(progress)
 
 
 def _plain(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from millstream.event import Event
 from millstream.log import open_log
+from millstream.runtime.run import Progress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,6 +68,15 @@ def time_batches(spark: SparkSession, work: Callable[[], tuple[str, dict[int, in
         name, records = work()
     batches = [Timed(records.get(batch, timed.records), timed.seconds) for of, batch, timed in found if of == name]
     return batches[cold:] or batches[-1:]
+
+
+def records_of(progress: Sequence[Progress]) -> dict[int, int]:
+    """The records of each batch of ours: Spark counts what comes in packed as one."""
+    records, before = {}, 0
+    for each in progress:
+        assert each.batch is not None  # noqa: S101
+        records[each.batch], before = each.records - before, each.records
+    return records
 
 
 def rate(timed: list[Timed]) -> float:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -52,9 +52,6 @@ from millstream.log.contract import (
 )
 from millstream.log.reader import SqliteReader, offset_at
 from millstream.log.store import BLOCK, Store, create_records_table, partition_bounds, records_table
-
-if TYPE_CHECKING:
-    pass
 
 
 class TopicRow(NamedTuple):

@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from pyspark import cloudpickle
 
 if TYPE_CHECKING:
     import numpy as np
@@ -57,8 +58,8 @@ def decoder_for(spark: SparkSession, host: Host) -> Decoder | None:
 
 
 def to_text(decoder: Decoder) -> str:
-    """A decoder as an option of a data source."""
-    return base64.b64encode(pickle.dumps(decoder)).decode()
+    """A decoder as an option of a data source; a user's function in its chain goes along by value."""
+    return base64.b64encode(cloudpickle.dumps(decoder)).decode()  # type: ignore[no-untyped-call]
 
 
 @lru_cache(maxsize=8)

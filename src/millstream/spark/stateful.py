@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
+from pyspark import cloudpickle
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import BinaryType, LongType, Row, StructField, StructType
@@ -84,7 +85,7 @@ class Stage(StatefulProcessor):
 
     def __init__(self, host: Host, number: int) -> None:
         # Packed, because Spark unpacks a processor once more in a process that only asks for its state's names.
-        self.packed, self.number = pickle.dumps(host), number
+        self.packed, self.number = cloudpickle.dumps(host), number  # type: ignore[no-untyped-call]
 
     @cached_property
     def host(self) -> Host:
