@@ -78,7 +78,7 @@ MUTANTS = [
     Mutant("equal rows need one place", TopKernel._first, "pl.min_horizontal(WEIGHT, \"_room\")", "pl.col(WEIGHT)", partial(tops, deletes=True)),
     Mutant("ties are broken by who came first", top.in_order, "if name not in {each.column for each in order}", "if False", tops),
     Mutant("only the first rows are kept though some go", TopKernel.step, "if self.spec.insert_only:", "if True:", partial(tops, deletes=True)),
-    Mutant("groups are forgotten too early", TopKernel.step, "end >= state.after", "end >= state.after + 30_000_000", test_top.check_forgetting),
+    Mutant("groups are forgotten too early", Keyed.close_until, "end >= self._state.after", "end >= self._state.after + 30_000_000", test_top.check_forgetting),
     # ranks and frames
     Mutant("peers are ranked by their place", frame.called, "layout.peers_first - layout.first + 1", "at - layout.first + 1", ranks),
     Mutant("the row before is of another group", frame.called, "(other >= layout.first) & (other < layout.end)", "(other >= 0) & (other < len(at))", ranks),

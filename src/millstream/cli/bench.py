@@ -71,7 +71,10 @@ def engine(only: str | None, scale: float, as_json: bool) -> None:
 
 @command.command("operators")
 @click.option(
-    "--only", metavar="NAMES", help="Only these, by comma: tumbling, hopping, session, …; see the table it prints."
+    "--only",
+    metavar="NAMES",
+    help="Only these, by comma: tumbling, hopping, session, sliding, interval_join, asof_join, table_join, top, distinct,"
+    " deduplicate.",
 )
 @_scale
 @json_option

@@ -13,7 +13,7 @@ import polars as pl
 
 from millstream.errors import PipelineError
 from millstream.kernel.kernel import State
-from millstream.kernel.keyed import ONE, WAKE, Keyed, difference, repeated, weighed, with_key
+from millstream.kernel.keyed import ONE, Keyed, difference, repeated, weighed, with_key
 from millstream.kernel.top import in_order
 from millstream.plan.spec import Groups
 
@@ -56,13 +56,7 @@ class GroupsKernel:
         keyed = Keyed(state, self.keys, came.clear())
         old = keyed.open(came)
         new = weighed(pl.concat([old, came.select(old.columns)]), self.columns)
-        horizon = self.spec.horizon
-        if horizon is None:
-            keyed.close(new)
-        else:
-            end = pl.col(horizon.time).dt.epoch("us") + horizon.span
-            stays = new.filter((end >= state.after).fill_null(True))
-            keyed.close(stays, stays.group_by(self.keys).agg((end + 1).min().alias(WAKE)))
+        keyed.close_until(new, self.spec.horizon)
         return difference(self._made(old), self._made(new))
 
     def _made(self, rows: pl.DataFrame) -> pl.DataFrame:

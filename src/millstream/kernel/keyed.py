@@ -16,6 +16,7 @@ from millstream.kernel.chunk import WEIGHT
 from millstream.kernel.kernel import State, matched
 from millstream.kernel.segment import PLACE, Places, place
 from millstream.kernel.state import NEVER
+from millstream.plan.spec import Horizon
 
 MOST = 1_000_000
 """Rows that one key may keep. They are read and written together, so a key with more would make every batch slow."""
@@ -71,6 +72,15 @@ class Keyed:
         rows = matched(rows, due, self._keys, "left")
         rows = rows.with_columns(pl.Series(PLACE, place(rows, self._keys)))
         self._state.table("rows").save(pl.concat([self._rest, rows.select(self._rest.columns)]))
+
+    def close_until(self, rows: pl.DataFrame, horizon: Horizon | None) -> None:
+        """Keep these rows as long as they can change: those of a group are forgotten together, at its horizon."""
+        if horizon is None:
+            self.close(rows)
+            return
+        end = pl.col(horizon.time).dt.epoch("us") + horizon.span
+        stays = rows.filter((end >= self._state.after).fill_null(True))
+        self.close(stays, stays.group_by(self._keys).agg((end + 1).min().alias(WAKE)))
 
     @property
     def places(self) -> Places:

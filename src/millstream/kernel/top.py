@@ -10,7 +10,7 @@ import polars as pl
 
 from millstream.kernel.chunk import WEIGHT
 from millstream.kernel.kernel import State
-from millstream.kernel.keyed import ONE, WAKE, Keyed, difference, repeated, weighed, with_key
+from millstream.kernel.keyed import ONE, Keyed, difference, repeated, weighed, with_key
 from millstream.plan.spec import Order, Top
 
 
@@ -33,13 +33,7 @@ class TopKernel:
         new = weighed(pl.concat([old, came.select(old.columns)]), self.columns)
         if self.spec.insert_only:
             new = self._first(new)
-        horizon = self.spec.horizon
-        if horizon is None:
-            keyed.close(new)
-        else:
-            end = pl.col(horizon.time).dt.epoch("us") + horizon.span
-            stays = new.filter((end >= state.after).fill_null(True))
-            keyed.close(stays, stays.group_by(self.keys).agg((end + 1).min().alias(WAKE)))
+        keyed.close_until(new, self.spec.horizon)
         return difference(self._seen(old), self._seen(new))
 
     def _seen(self, rows: pl.DataFrame) -> pl.DataFrame:
