@@ -127,12 +127,13 @@ class Table:
             self._starts, self._numbers = np.zeros(1, np.uint64), np.array([self._next()], np.uint32)
             self._rows = self._sizes = np.zeros(1, np.uint32)
             self._touched = np.zeros(1, np.intp)
-        kept = np.ones(len(self._starts), bool)
-        kept[self._touched] = False
-        parts = [(self._starts[kept], self._numbers[kept], self._rows[kept], self._sizes[kept])]
         made: Segments = {}
+        touched = self._repack(batch, places, limit, made)
+        kept = np.ones(len(self._starts), bool)
+        kept[touched] = False
+        parts = [(self._starts[kept], self._numbers[kept], self._rows[kept], self._sizes[kept])]
         emptied: list[int] = []
-        for run in np.split(self._touched, np.flatnonzero(np.diff(self._touched) > 1) + 1):
+        for run in _runs(touched) if len(touched) else ():
             first, last = int(run[0]), int(run[-1])
             low = int(np.searchsorted(places, self._starts[first]))
             more = last + 1 < len(self._starts)
@@ -145,8 +146,30 @@ class Table:
         self._store.remove([self._base + number for number in emptied])
         starts, numbers, counts, sizes = (np.concatenate(column) for column in zip(*parts, strict=True))
         self._known.newest = max(self._known.newest, int(places[-1]) if len(places) else 0)
-        order = np.argsort(starts, kind="stable")
-        self._keep(starts[order], numbers[order], counts[order], sizes[order])
+        if len(touched):
+            order = np.argsort(starts, kind="stable")
+            starts, numbers, counts, sizes = starts[order], numbers[order], counts[order], sizes[order]
+        self._keep(starts, numbers, counts, sizes)
+
+    def _repack(self, batch: pa.RecordBatch, places: Places, limit: int, made: Segments) -> npt.NDArray[np.intp]:
+        """Pack anew the touched segments that may stay as they are cut, which are most; give the others."""
+        touched = self._touched
+        ends = np.append(self._starts[1:], np.uint64(0))[touched]
+        lows = np.searchsorted(places, self._starts[touched])
+        highs = np.where(touched + 1 < len(self._starts), np.searchsorted(places, ends), len(places))
+        counts = highs - lows
+        lengths = np.array([len(run) for run in _runs(touched)])
+        least = np.repeat(np.where(lengths == 1, 1, max(1, limit // 4)), lengths)
+        # A run with one that must be cut is cut as a whole: its neighbours may take or give rows.
+        fine = np.logical_and.reduceat((counts <= limit) & (counts >= least), np.cumsum(lengths) - lengths)
+        fine = np.repeat(fine, lengths)
+        self._rows, self._sizes = self._rows.copy(), self._sizes.copy()
+        for at, low, count in zip(touched[fine].tolist(), lows[fine].tolist(), counts[fine].tolist(), strict=True):
+            data = _packed(batch.slice(low, count))
+            made[self._base + int(self._numbers[at])] = data
+            self._rows[at], self._sizes[at] = count, len(data)
+        others: npt.NDArray[np.intp] = touched[~fine]
+        return others
 
     def _cut(
         self,
@@ -207,6 +230,11 @@ class Table:
     def _next(self) -> int:
         self._known.next += 1
         return self._known.next
+
+
+def _runs(touched: npt.NDArray[np.intp]) -> list[npt.NDArray[np.intp]]:
+    """Segments side by side, together."""
+    return np.split(touched, np.flatnonzero(np.diff(touched) > 1) + 1)
 
 
 def _cuts(places: Places, starts: Places, limit: int) -> list[int]:

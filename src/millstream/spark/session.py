@@ -55,6 +55,10 @@ appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = %p %c{1}: %replace{%m}{[\\r\\n][\\s\\S]*}{}%n%ex{0}
 """
 
+_QUICK = "-XX:TieredStopAtLevel=1"
+"""The JVM's second compiler takes one of two cores for minutes. Nearly all the work of a pipeline is in Python's processes and in
+native code, so it never earns that back: batches were 20 % slower with it. Not on a cluster, whose executors are not ours."""
+
 _KAFKA = ("Kafka connector", "kafka", "org.apache.spark.sql.kafka010.KafkaSourceProvider")
 _AVRO = ("Avro", "avro", "org.apache.spark.sql.avro.AvroDataToCatalyst")
 """What Spark's wheel lacks: its name, what it is called here, and a class of it."""
@@ -164,10 +168,11 @@ def _settings(master: str, chosen: Mapping[str, str], added: list[Path]) -> dict
     if added:
         jars = [*filter(None, settings.get("spark.jars", "").split(",")), *map(str, added)]
         settings["spark.jars"] = ",".join(jars)
-    options = settings.get("spark.driver.extraJavaOptions", "")
-    settings["spark.driver.extraJavaOptions"] = (
-        f"-Dlog4j2.configurationFile={_log_settings().as_uri()} {options}".strip()
-    )
+    options = [f"-Dlog4j2.configurationFile={_log_settings().as_uri()}"]
+    if is_local(master):
+        options.append(_QUICK)
+    options.append(settings.get("spark.driver.extraJavaOptions", ""))  # the last word on an option counts
+    settings["spark.driver.extraJavaOptions"] = " ".join(options).strip()
     return settings
 
 
