@@ -1,7 +1,7 @@
 """The engine measured: JSON records in the log to a view in SQLite, beside plain Structured Streaming over the same records.
 
-Both sides read the same embedded log, with the same session, state store and sink; both are timed by Spark's own clock for
-a whole micro-batch, once warm.
+Both sides read the same embedded log, with the same state store and sink; both are timed by Spark's own clock for a whole
+micro-batch, once warm.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import apsw
 import numpy as np
 
-from millstream.bench import Result
+from millstream.bench import Result, plain
 from millstream.bench.streams import COLD, PARTITIONS, ROUNDS, Timed, filled, rate, records_of, time_batches
 from millstream.event import Event
 from millstream.kernel.host import Host
@@ -74,12 +73,12 @@ def _reduce(
     ours = time_batches(spark, lambda: _run(folder, log, "count(*)", "sum(v)", limit=batch, seen=seen))
     writing = [each.write_seconds for each in seen]
     size = _written(folder / "ours.checkpoint")
-    plain = time_batches(spark, lambda: _plain(spark, folder, log, batch, _count_and_sum))
+    theirs = plain.apart(_plain, folder, log, batch, _count_and_sum)
     if "reduce" in names:
-        yield Result("reduce", rate(ours), "events/s", "plain Structured Streaming", rate(plain))
+        yield Result("reduce", rate(ours), "events/s", "plain Structured Streaming", rate(theirs))
         yield from _where(spark, folder, log, ours, statistics.median(writing[COLD:] or writing) / batch * 1e6)
     if "checkpoint_bytes" in names:
-        written = _written(folder / "plain.checkpoint") / (batch * len(plain))
+        written = _written(folder / "plain.checkpoint") / (batch * len(theirs))
         yield Result(
             "checkpoint_bytes", size / (batch * len(ours)), "bytes/event", "plain Structured Streaming", written
         )
@@ -104,9 +103,9 @@ def _distinct(spark: SparkSession, folder: Path, scale: float, say: Callable[[st
     say(f"distinct: {batch:,} records a batch, {keys:,} keys")
     log = _filled(folder, (_events(batch, keys, round_, values=50_000) for round_ in range(ROUNDS + COLD)))
     ours = time_batches(spark, lambda: _run(folder, log, "count(distinct v)", limit=batch))
-    plain = time_batches(spark, lambda: _plain(spark, folder, log, batch, _count_distinct))
+    theirs = plain.apart(_plain, folder, log, batch, _count_distinct)
     yield Result(
-        "distinct", rate(ours), "events/s", "dropDuplicates + groupBy on plain Structured Streaming", rate(plain)
+        "distinct", rate(ours), "events/s", "dropDuplicates + groupBy on plain Structured Streaming", rate(theirs)
     )
 
 
@@ -253,39 +252,10 @@ def _run(
     return pipeline.name, records_of(progress)
 
 
-def _plain(
-    spark: SparkSession, folder: Path, log: str, limit: int, query: Callable[[DataFrame], DataFrame]
-) -> tuple[str, dict[int, int]]:
-    """The same by hand, as one would write it: from_json, groupBy, RocksDB, an upsert in foreachBatch."""
-    db = apsw.Connection(str(folder / "plain.db"))
-    db.execute("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL").fetchall()
-    db.execute("CREATE TABLE totals (k INTEGER PRIMARY KEY, n INTEGER, s INTEGER)")
-
-    def upsert(frame: DataFrame, _: int) -> None:
-        table = frame.toArrow()
-        rows = zip(*(column.to_pylist() for column in table.columns), strict=True)
-        with db:
-            db.executemany("INSERT OR REPLACE INTO totals VALUES (?, ?, ?)", rows)
-
-    records = (
-        spark.readStream.format("millstream")
-        .options(log=log, subscribe="events", startingOffsets="earliest", maxOffsetsPerTrigger=limit)
-        .option("wholeAppends", "true")
-        .load()
-    )
-    parsed = records.selectExpr(f"from_json(cast(value AS string), '{_SCHEMA}') AS d").select("d.*")
-    started = (
-        query(parsed)
-        .writeStream.queryName("plain")
-        .outputMode("update")
-        .option("checkpointLocation", str(folder / "plain.checkpoint"))
-        .foreachBatch(upsert)
-        .trigger(availableNow=True)
-        .start()
-    )
-    started.awaitTermination()
-    db.close()
-    return "plain", {}
+def _plain(folder: Path, log: str, limit: int, query: Callable[[DataFrame], DataFrame]) -> list[Timed]:
+    spark = plain.session()
+    made = query(plain.read(spark, log, "events", _SCHEMA, limit))
+    return time_batches(spark, lambda: (plain.write(made, "update", folder, ("k",)), {}))
 
 
 def _count_and_sum(parsed: DataFrame) -> DataFrame:
@@ -293,7 +263,7 @@ def _count_and_sum(parsed: DataFrame) -> DataFrame:
 
 
 def _count_distinct(parsed: DataFrame) -> DataFrame:
-    return parsed.dropDuplicates(["k", "v"]).groupBy("k").count().selectExpr("k", "count AS n", "0 AS s")
+    return parsed.dropDuplicates(["k", "v"]).groupBy("k").count().withColumnRenamed("count", "n")
 
 
 def _written(checkpoint: Path) -> float:

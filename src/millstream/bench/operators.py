@@ -1,8 +1,7 @@
 """Operators measured: each as a whole chain, JSON records in the log to a view, beside plain Structured Streaming where that has
 the operator, and beside one Polars job over the same records, which is the limit.
 
-Plain Spark writes what it computes nowhere (a ``noop`` sink), so the comparison is in its favour. Its rules of lateness are others, and
-where Polars has no such operator it does the nearest thing.
+Plain Spark's rules of lateness are others. Where Polars has no such operator it does the nearest thing, and it writes nothing.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import numpy as np
 import polars as pl
 
-from millstream.bench import Result
-from millstream.bench.streams import ROUNDS, filled, rate, records_of, time_batches
+from millstream.bench import Result, plain
+from millstream.bench.streams import ROUNDS, Timed, filled, rate, records_of, time_batches
 from millstream.event import Event
 from millstream.log import open_log
 from millstream.pipeline import Pipeline
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
 
 _SCHEMA = "k long, v double, at timestamp"
 _OTHER = "k2 long, w double, at2 timestamp"
+_TABLE = "id long, name string"
 _WARM = 12
 _KEYS = 10_000
 _BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -60,6 +60,7 @@ class Case:
     batch: Callable[[Sources[pl.LazyFrame]], pl.LazyFrame]
     plain: Callable[[Sources[DataFrame]], DataFrame] | None = None
     mode: str = "update"
+    key: tuple[str, ...] = ()
     emit: Emit = "changes"
     topics: tuple[str, ...] = ("a",)
 
@@ -76,7 +77,8 @@ CASES: dict[str, Case] = {
     "tumbling": Case(
         lambda s: s.a.group_by("k", tumbling("at", "10 seconds")).agg(n="count(*)", s="sum(v)"),
         lambda s: s.a.group_by("k", _truncated("at", "10s")).agg(pl.len(), pl.col("v").sum()),
-        lambda s: _marked(s.a).groupBy("k", _window("10 seconds")).agg({"*": "count", "v": "sum"}),
+        lambda s: _windowed(s.a, _window("10 seconds")),
+        key=("k", "start"),
     ),
     "hopping": Case(
         lambda s: s.a.group_by("k", hopping("at", "10 seconds", "5 seconds")).agg(n="count(*)", s="sum(v)"),
@@ -85,7 +87,8 @@ CASES: dict[str, Case] = {
             .group_by_dynamic("at", every="5s", period="10s", group_by="k")
             .agg(pl.len(), pl.col("v").sum())
         ),
-        lambda s: _marked(s.a).groupBy("k", _window("10 seconds", "5 seconds")).agg({"*": "count", "v": "sum"}),
+        lambda s: _windowed(s.a, _window("10 seconds", "5 seconds")),
+        key=("k", "start"),
     ),
     "session": Case(
         lambda s: s.a.group_by("k", session("at", "2 seconds")).agg(n="count(*)", s="sum(v)"),
@@ -95,7 +98,7 @@ CASES: dict[str, Case] = {
             .group_by("k", "new")
             .agg(pl.len(), pl.col("v").sum())
         ),
-        lambda s: _marked(s.a).groupBy("k", _session("2 seconds")).agg({"*": "count", "v": "sum"}),
+        lambda s: _windowed(s.a, _session("2 seconds")),
         mode="append",
         emit="final",
     ),
@@ -156,23 +159,27 @@ NAMES = tuple(CASES)
 def measure(names: tuple[str, ...], scale: float, say: Callable[[str], None]) -> Iterator[Result]:
     """Measure what is named, one after the other."""
     spark = spark_session("millstream-bench")
-    batch = max(500, int(100_000 * scale))
-    for name in names:
-        say(f"{name}: {batch:,} records a batch")
-        with tempfile.TemporaryDirectory(prefix="millstream-bench-") as folder:
-            yield from _measure(spark, name, CASES[name], Path(folder) / name, batch)
+    batch = max(500, int(200_000 * scale))
+    with tempfile.TemporaryDirectory(prefix="millstream-bench-") as name:
+        folder = Path(name)
+        say(f"{_WARM + ROUNDS} batches of {batch:,} records of each stream into the log")
+        log = filled(folder / "log", ["a", "b", "t"], (_appends(batch, number) for number in range(_WARM + ROUNDS)))
+        for operator in names:
+            say(f"{operator}: {batch:,} records of each stream a batch")
+            (folder / operator).mkdir()
+            yield from _measure(spark, operator, folder / operator, log, batch)
 
 
-def _measure(spark: SparkSession, name: str, case: Case, folder: Path, batch: int) -> Iterator[Result]:
-    rounds = [_appends(batch, number) for number in range(_WARM + ROUNDS)]
-    log = filled(folder, ["a", "b", "t"], rounds)
+def _measure(spark: SparkSession, name: str, folder: Path, log: str, batch: int) -> Iterator[Result]:
+    case = CASES[name]
     seen: list[Progress] = []
-    share = {topic: len(rounds[-1][topic]) for topic in case.topics}  # an append of each, in every batch
+    share = {
+        topic: _table_rows(batch) if topic == "t" else batch for topic in case.topics
+    }  # an append of each, a batch
     ours = time_batches(spark, lambda: _ours(name, case, folder, log, sum(share.values()), seen), cold=_WARM)
     limit = _polars(case, log)
     if case.plain is not None:
-        plain = case.plain
-        theirs = time_batches(spark, lambda: _plain(spark, plain, case.mode, folder, log, share), cold=_WARM)
+        theirs = plain.apart(_plain, name, folder, log, share)
         yield Result(name, rate(ours), "events/s", "plain Structured Streaming", rate(theirs))
         yield Result(f"{name}.polars", rate(ours), "events/s", "one Polars job", limit)
     else:
@@ -188,36 +195,19 @@ def _ours(
     pipeline = Pipeline(name, log=log, to=f"sqlite:{folder / 'views.db'}", checkpoint=str(folder / "ours.checkpoint"))
     a = pipeline.stream("a", _SCHEMA, time="at", delay="1 second")
     b = pipeline.stream("b", _OTHER, time="at2", delay="1 second")
-    t = pipeline.table("t", "id long, name string", key="id")
+    t = pipeline.table("t", _TABLE, key="id")
     pipeline.view("made", case.build(Sources(a, b, t)), emit=case.emit)
     run(pipeline, spark=spark_session(), once=True, rate_limit=limit, progress=seen.append)
     return name, records_of(seen)
 
 
-def _plain(
-    spark: SparkSession,
-    query: Callable[[Sources[DataFrame]], DataFrame],
-    mode: str,
-    folder: Path,
-    log: str,
-    share: Mapping[str, int],
-) -> tuple[str, dict[int, int]]:
-    def read(topic: str, schema: str) -> DataFrame:
-        records = spark.readStream.format("millstream").options(log=log, subscribe=topic, startingOffsets="earliest")
-        loaded = records.options(maxOffsetsPerTrigger=str(share.get(topic, 1)), wholeAppends="true").load()
-        return loaded.selectExpr(f"from_json(cast(value AS string), '{schema}') AS d").select("d.*")
-
-    started = (
-        query(Sources(read("a", _SCHEMA), read("b", _OTHER), read("t", "id long, name string")))
-        .writeStream.queryName("plain")
-        .outputMode(mode)
-        .option("checkpointLocation", str(folder / "plain.checkpoint"))
-        .format("noop")
-        .trigger(availableNow=True)
-        .start()
-    )
-    started.awaitTermination()
-    return "plain", {}
+def _plain(name: str, folder: Path, log: str, share: Mapping[str, int]) -> list[Timed]:
+    spark, case = plain.session(), CASES[name]
+    assert case.plain is not None  # noqa: S101
+    schemas = {"a": _SCHEMA, "b": _OTHER, "t": _TABLE}
+    frames = [plain.read(spark, log, topic, schema, share.get(topic, 1)) for topic, schema in schemas.items()]
+    made = case.plain(Sources(*frames))
+    return time_batches(spark, lambda: (plain.write(made, case.mode, folder, case.key), {}), cold=_WARM)
 
 
 def _polars(case: Case, log: str) -> float:
@@ -250,15 +240,14 @@ def _decoded(lines: bytes, columns: tuple[str, ...]) -> pl.DataFrame:
 
 
 def _appends(batch: int, number: int) -> dict[str, list[Event]]:
-    """One batch: a second of event time for every 10,000 records, half of them for each stream, and some rows of the table."""
+    """One batch: a second of event time for every 5,000 records of a stream, and some rows of the table."""
     chance = np.random.default_rng(number)
-    half = batch // 2
-    span = max(1.0, batch / 10_000)
-    names = chance.integers(0, _KEYS, max(10, batch // 100)).tolist() if number else range(_KEYS)
+    span = max(1.0, batch / 5_000)
+    names = chance.integers(0, _KEYS, _table_rows(batch)).tolist() if number else range(_KEYS)
     made = {"t": [Event(b'{"id":%d,"name":"n%d"}' % (key, number), key=b"%d" % key, time=_BEGIN) for key in names]}
     for topic, key, value, at in (("a", "k", "v", "at"), ("b", "k2", "w", "at2")):
-        keys, amounts = chance.integers(0, _KEYS, half).tolist(), chance.random(half).round(3).tolist()
-        seconds = (number * span + np.sort(chance.random(half)) * span).tolist()
+        keys, amounts = chance.integers(0, _KEYS, batch).tolist(), chance.random(batch).round(3).tolist()
+        seconds = (number * span + np.sort(chance.random(batch)) * span).tolist()
         made[topic] = [
             Event(
                 f'{{"{key}":{k},"{value}":{v},"{at}":"{(_BEGIN + timedelta(seconds=s)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")}"}}'.encode(),
@@ -269,11 +258,26 @@ def _appends(batch: int, number: int) -> dict[str, list[Event]]:
     return made
 
 
+def _table_rows(batch: int) -> int:
+    return max(10, batch // 50)
+
+
 # what plain Spark writes
 
 
 def _marked(frame: DataFrame, column: str = "at") -> DataFrame:
     return frame.withWatermark(column, "1 second")
+
+
+def _windowed(frame: DataFrame, window: Any) -> DataFrame:
+    from pyspark.sql import functions
+
+    grouped = (
+        _marked(frame)
+        .groupBy("k", window.alias("w"))
+        .agg(functions.count("*").alias("n"), functions.sum("v").alias("s"))
+    )
+    return grouped.select("k", "w.start", "n", "s")
 
 
 def _window(size: str, every: str | None = None) -> Any:

@@ -30,7 +30,7 @@ class SqliteSink(Sink):
         self._clock, self._keep = clock, keep
         self._owner = uuid.uuid4().hex
         self._claimed: tuple[str, int] | None = None
-        self._targets: dict[str, Target] | None = None
+        self._kept: dict[str, tables.Kept] | None = None
 
     def close(self) -> None:
         """Close the file. A lease that is held stays, until it is released or runs out."""
@@ -50,7 +50,7 @@ class SqliteSink(Sink):
                     time_text(at), time_text(at + lease.TTL),
                 ),
             )  # fmt: skip
-        self._claimed, self._targets = (pipeline, fence), None
+        self._claimed, self._kept = (pipeline, fence), None
         return fence
 
     def renew(self) -> None:
@@ -69,7 +69,7 @@ class SqliteSink(Sink):
                 "UPDATE millstream_lease SET owner = '', expires = ? WHERE pipeline = ? AND fence = ? AND owner = ?",
                 (time_text(self._clock()), *self._claimed, self._owner),
             )
-        self._claimed = self._targets = None
+        self._claimed = self._kept = None
 
     def prepare(self, pipeline: str, fingerprint: str, targets: Sequence[Target]) -> None:
         """Make the tables of a claimed pipeline, or check that they are as they were made."""
@@ -94,20 +94,24 @@ class SqliteSink(Sink):
                             f"{self._file.path}: the view {name!r} is already kept here, by pipeline {kept.pipeline!r}",
                             hint="give the view another name, or keep it in another file (to=…)",
                         )
-                for target in targets:
-                    tables.create(db, tables.Kept(target, pipeline, fingerprint))
-        self._targets = wanted
+                mine = {
+                    name: tables.Kept(target, pipeline, fingerprint, first=tables.first_time(target))
+                    for name, target in wanted.items()
+                }
+                for kept in mine.values():
+                    tables.create(db, kept)
+        self._kept = mine
 
     def commit(self, batch: Batch) -> bool:
         """Apply a batch, whole; False if it is there already."""
         pipeline, _ = self._claim()
-        if self._targets is None:
+        if self._kept is None:
             raise PipelineError(f"pipeline {pipeline!r}: prepare() comes before the first commit()")
-        unknown = sorted(set(batch.changes) - set(self._targets))
+        unknown = sorted(set(batch.changes) - set(self._kept))
         if unknown:
             raise PipelineError(f"changes of {unknown[0]!r}, which is not a view of {pipeline!r}; nothing was written")
         # All of this needs no lock, and readers of the lease and other pipelines should not wait for it.
-        writes = [tables.plan_writes(self._targets[view], changes) for view, changes in sorted(batch.changes.items())]
+        writes = [tables.plan_writes(self._kept[view], changes) for view, changes in sorted(batch.changes.items())]
         page = ledger.Page(batch)
         failpoint("sink.before_write")
         with self._file.write() as db:
@@ -147,7 +151,7 @@ class SqliteSink(Sink):
                 tables.drop(db, kept)
             ledger.forget(db, pipeline)
         if ours:
-            self._targets = None
+            self._kept = None
 
     def _claim(self) -> tuple[str, int]:
         if self._claimed is None:

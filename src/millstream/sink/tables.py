@@ -3,7 +3,8 @@
 Invariants: a table holds exactly the rows of its view, under the names and in the order of its columns, so that people can
 query it; every statement here runs inside a transaction of the caller. SQLite refuses NULL in the key of a table WITHOUT
 ROWID, which is the faster kind by half; so a table is made of that kind and becomes one with a rowid and a unique index
-when the first key with a null comes, in the transaction that brings it.
+when the first key with a null comes, in the transaction that brings it. Rows without a key lie by a digest of themselves, which
+is all over the table; so, where they have a time, by that first: a batch then writes a few pages instead of all.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from millstream.sink.values import comparable, decode, encode, sql_type
 
 COUNT, ROW = "_count", "_row"
 _encoder = msgspec.msgpack.Encoder()
+_NEVER = -(1 << 63)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,8 @@ class Kept:
     pipeline: str
     fingerprint: str
     null_keys: bool = False
+    first: str | None = None
+    """The column of time that comes before the digest, in a table without a key. Tables made by version 0.3 have none."""
 
     @property
     def sql_name(self) -> str:
@@ -82,7 +86,10 @@ def create(db: Db, kept: Kept) -> None:
             f"there is already a table {target.name!r} which is not a view", hint="give the view another name"
         )
     _create_table(db, kept)
-    columns = [{"name": field.name, "type": str(field.type)} for field in target.schema]
+    columns = [
+        {"name": field.name, "type": str(field.type)} | ({"first": True} if field.name == kept.first else {})
+        for field in target.schema
+    ]
     db.execute(
         "INSERT INTO millstream_views (view, pipeline, fingerprint, columns, key, append, arrow_schema)"
         " VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -101,7 +108,7 @@ def plain_schema(schema: Any) -> Any:
 def load(db: Db, *, pipeline: str | None = None) -> dict[str, Kept]:
     """The views kept here, all or those of one pipeline, by name."""
     rows = db.execute(
-        "SELECT view, pipeline, fingerprint, key, append, null_keys, arrow_schema FROM millstream_views"
+        "SELECT view, pipeline, fingerprint, columns, key, append, null_keys, arrow_schema FROM millstream_views"
         " WHERE pipeline = ?1 OR ?1 IS NULL ORDER BY view",
         (pipeline,),
     )
@@ -109,8 +116,9 @@ def load(db: Db, *, pipeline: str | None = None) -> dict[str, Kept]:
         view: Kept(
             Target(view, pa.ipc.read_schema(pa.py_buffer(schema)), tuple(json.loads(key)), bool(append)),
             owner, fingerprint, bool(null_keys),
+            next((column["name"] for column in json.loads(columns) if column.get("first")), None),
         )
-        for view, owner, fingerprint, key, append, null_keys, schema in rows.fetchall()
+        for view, owner, fingerprint, columns, key, append, null_keys, schema in rows.fetchall()
     }  # fmt: skip
 
 
@@ -130,8 +138,15 @@ class Writes:
     null_keys: bool = False
 
 
-def plan_writes(target: Target, changes: Any) -> Writes:
+def first_time(target: Target) -> str | None:
+    """The column by which the rows of a new table without a key lie."""
+    times = (field.name for field in target.schema if pa.types.is_timestamp(field.type))
+    return None if target.identity else next(times, None)
+
+
+def plan_writes(kept: Kept, changes: Any) -> Writes:
     """What a batch's changes of one view will write."""
+    target = kept.target
     what = f"view {target.name!r}"
     schema = target.schema.append(pa.field(WEIGHT, pa.int64()))
     frame = comparable(changes, schema, what)
@@ -141,6 +156,9 @@ def plan_writes(target: Target, changes: Any) -> Writes:
         summed = net_by_row(frame)
         rows = _tuples(summed.drop(WEIGHT), target.schema)
         digests = [hashlib.blake2b(_encoder.encode(row), digest_size=16).digest() for row in rows]
+        if kept.first is not None:
+            times = summed[kept.first].to_physical().fill_null(_NEVER).to_list()
+            digests = [(at - _NEVER).to_bytes(8, "big") + digest for at, digest in zip(times, digests, strict=True)]
         counted = zip(rows, digests, summed[WEIGHT].to_list(), strict=True)
         return Writes(
             target.name, sorted(((*row, digest, n) for row, digest, n in counted), key=lambda row: row[-2]), []
