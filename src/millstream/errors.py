@@ -20,6 +20,9 @@ unless ``--debug``.
     ├── ViewError             where views are kept
     │   ├── UnknownView
     │   └── ViewStoreUnavailable  a file or database of views that cannot be opened or written
+    ├── SinkError             something about a place to which changes are sent
+    │   ├── SinkUnavailable   it cannot be reached; a retry may work
+    │   └── RowRefused        a row that it does not take
     └── LogError              the event log
         ├── UnknownTopic
         ├── UnknownGroup
@@ -104,6 +107,18 @@ class UnknownView(ViewError):
 
 class ViewStoreUnavailable(ViewError):
     """A file or database of views that cannot be opened or written; a retry may work."""
+
+
+class SinkError(MillstreamError):
+    """Something about a place to which the changes of a view are sent."""
+
+
+class SinkUnavailable(SinkError):
+    """A sink that cannot be reached; a retry may work."""
+
+
+class RowRefused(SinkError):
+    """A row that a sink does not take, where that stops the pipeline."""
 
 
 class LogError(MillstreamError):

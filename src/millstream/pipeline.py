@@ -8,10 +8,12 @@ continued by another definition.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
-from millstream.errors import PlanError
+from millstream.errors import ConfigError, PlanError
+from millstream.outlet import Outgoing, check_address
+from millstream.outlet.contract import Mode, Policy
 from millstream.plan.fingerprint import fingerprint
 from millstream.plan.nodes import Column, Emit, EventTime, Late, Source, source_of, sources_of
 from millstream.plan.relation import Relation, has_aggregate, has_window, here, natural_key, placed
@@ -70,6 +72,7 @@ class Pipeline:
         self.streams: dict[str, Relation] = {}
         self.tables: dict[str, Relation] = {}
         self.views: dict[str, View] = {}
+        self.sinks: dict[str, Outgoing] = {}
 
     def stream(
         self,
@@ -199,6 +202,50 @@ class Pipeline:
         self.views[name] = view
         return view
 
+    def sink(
+        self,
+        name: str,
+        view: View,
+        to: str | Callable[[Sequence[Any]], None],
+        *,
+        mode: Mode | None = None,
+        refused: Policy = "stop",
+    ) -> Outgoing:
+        """Send the changes of a view somewhere, besides keeping it: to a topic, to Redis, to files, to a function.
+
+        ``to`` is ``topic:NAME`` (of the pipeline's log, or ``topic:NAME@LOG``), ``redis://HOST:PORT/DB``, ``files:FOLDER``
+        (Parquet, or ``files:FOLDER?format=json``) or a function of changes. ``mode`` is exactly once where that can be, which a
+        function cannot: at least once then, each change with an id that stays the same. ``refused`` says what happens to a row
+        that is not taken.
+        """
+        place = here()
+        with placed(place):
+            what = f"sink {name}"
+            if not isinstance(name, str) or not _NAME.fullmatch(name) or name in self.sinks:
+                raise PlanError(f"sink {name!r}: expected a new name of 1 to 63 letters, digits and _")
+            if self.views.get(getattr(view, "name", "")) is not view:
+                raise PlanError(f"{what}: expected a view of pipeline {self.name}; found {view!r}")
+            modes: tuple[Mode, ...] = ("at least once", "at most once") if callable(to) else get_args(Mode)
+            mode = mode or modes[0]
+            if mode not in modes:
+                raise PlanError(
+                    f"{what}: expected mode to be {' or '.join(modes)}; found {mode!r}",
+                    hint="a function that remembers the ids of changes makes at least once into once"
+                    if callable(to)
+                    else "",
+                )
+            if refused not in get_args(Policy):
+                raise PlanError(f"{what}: expected refused to be {either(Policy)}; found {refused!r}")
+            if not callable(to):
+                try:
+                    scheme, _ = check_address(to)
+                except ConfigError as error:
+                    raise PlanError(f"{what}: {error.message}") from error
+                if scheme.startswith("redis") and not view.key:
+                    raise PlanError(f"{what}: view {view.name} has no key, so it cannot be a hash in Redis")
+            self.sinks[name] = Outgoing(name, view.name, to, mode, refused, place)
+        return self.sinks[name]
+
     def validate(self) -> None:
         """Refuse a pipeline that would do nothing."""
         if not self.views:
@@ -228,6 +275,10 @@ class Pipeline:
                     "place": str(view.place),
                 }
                 for view in self.views.values()
+            },
+            "sinks": {
+                sink.name: {"view": sink.view, "to": sink.where, "mode": sink.mode, "refused": sink.refused}
+                for sink in self.sinks.values()
             },
         }
 

@@ -31,14 +31,21 @@ class Checkpoint(msgspec.Struct, frozen=True):
     tasks: int
     """Tasks of a stage; buckets are dealt out by it, so it stays what it was at the start."""
     format: int = FORMAT
+    epoch: int = 0
+    """Above that of every earlier checkpoint of the pipeline: what is sent to sinks is numbered by it and the batch."""
 
 
 def open_checkpoint(
-    folder: Path, pipeline: Pipeline, bounds: Mapping[str, Mapping[int, int]], last: Entry | None, tasks: int
+    folder: Path,
+    pipeline: Pipeline,
+    bounds: Mapping[str, Mapping[int, int]],
+    last: Entry | None,
+    tasks: int,
+    epoch: int = 0,
 ) -> Checkpoint:
     """Read the identity, or make one for a pipeline that has never run; ``last`` is what the views' ledger says.
 
-    ``bounds`` and ``tasks`` count only for a new one.
+    ``bounds``, ``tasks`` and ``epoch`` count only for a new one.
     """
     path = folder / _NAME
     rebuild = f"`millstream run --rebuild` computes the views anew from the log, or restore {folder} from a backup"
@@ -52,7 +59,7 @@ def open_checkpoint(
             raise CheckpointMismatch(
                 f"{folder} holds something else than a checkpoint of Millstream", hint="name another with checkpoint="
             )
-        return _make(path, pipeline, bounds, tasks)
+        return _make(path, pipeline, bounds, tasks, epoch)
     try:
         found = msgspec.json.decode(path.read_bytes(), type=Checkpoint)
     except msgspec.DecodeError as error:
@@ -81,9 +88,11 @@ def _committed(folder: Path) -> bool:
     return commits.exists() and any(path.name.isdigit() for path in commits.iterdir())
 
 
-def _make(path: Path, pipeline: Pipeline, bounds: Mapping[str, Mapping[int, int]], tasks: int) -> Checkpoint:
+def _make(
+    path: Path, pipeline: Pipeline, bounds: Mapping[str, Mapping[int, int]], tasks: int, epoch: int
+) -> Checkpoint:
     start = {topic: dict(found) for topic, found in bounds.items()}
-    made = Checkpoint(uuid.uuid4().hex, pipeline.name, pipeline.fingerprint(), start, tasks)
+    made = Checkpoint(uuid.uuid4().hex, pipeline.name, pipeline.fingerprint(), start, tasks, epoch=epoch)
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_suffix(".new")
     with fresh.open("wb") as file:

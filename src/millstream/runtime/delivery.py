@@ -7,9 +7,10 @@ commits state only from tasks that ran. Scalar expressions above the last kernel
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -20,6 +21,7 @@ from millstream.errors import ExpressionFailed
 from millstream.kernel.chunk import WEIGHT, Chunk
 from millstream.kernel.unpack import Arrived, unpack
 from millstream.plan.chain import ORIGIN, Chain, Output
+from millstream.runtime.sending import Patience, Sender, letters
 from millstream.sink import Batch, Sink
 from millstream.sink.contract import COUNTED, COUNTS, REJECTS
 
@@ -96,10 +98,13 @@ class Delivery:
         sinks: Mapping[str, tuple[Sink, int]],
         position: Position,
         spark: SparkSession,
+        patience: Patience,
+        senders: Sequence[Sender] = (),
     ) -> None:
         self.chain, self.schemas, self.checkpoint = chain, schemas, checkpoint
         # Not the session of a batch's frame: making a frame in it would make the query's copy everyone's active session.
         self.sinks, self.position, self.spark = sinks, position, spark
+        self.patience, self.senders = patience, senders
 
     def deliver(self, frame: DataFrame, batch: int) -> Delivered:
         """Collect a batch and commit it."""
@@ -113,20 +118,19 @@ class Delivery:
         }
         counts = counts_table(arrived)
         writing = time.monotonic()
+        refused = [
+            (sender.wanted.name, batch, each)
+            for sender in self.senders
+            if sender.wanted.view in tables
+            for each in sender.send(batch, tables[sender.wanted.view])
+        ]
+        rejects = pa.concat_tables([rejects_table(arrived), letters(refused)])
         for address, (sink, fence) in self.sinks.items():
             views = {output.name for output in self.chain.outputs if output.to == address}
-            sink.commit(
-                Batch(
-                    self.checkpoint,
-                    batch,
-                    fence,
-                    self.position.offsets,
-                    {name: table for name, table in tables.items() if name in views},
-                    rejects_table(arrived),
-                    counts,
-                    self.position.to_state(),
-                )
-            )
+            changes = {name: table for name, table in tables.items() if name in views}
+            state = self.position.to_state()
+            whole = Batch(self.checkpoint, batch, fence, self.position.offsets, changes, rejects, counts, state)
+            self.patience.call("views", partial(sink.commit, whole))
         summed = {name: sum(getattr(count, name) for count in arrived.counts) for name in COUNTED}
         now = time.monotonic()
         return Delivered(batch, summed, now - began, now - writing)

@@ -11,19 +11,21 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import StreamingQueryException
 
-from millstream.errors import ConfigError, MillstreamError, TakenOver
+from millstream.errors import ConfigError, MillstreamError, TakenOver, UnknownView
 from millstream.failpoint import failpoint
 from millstream.kernel.host import Host
 from millstream.kernel.state import FOREVER
 from millstream.kernel.unpack import raw_schemas
 from millstream.log import open_log
+from millstream.outlet import Outlet, open_outlet
 from millstream.pipeline import Pipeline
 from millstream.plan.chain import Chain, ViewPlan, build_chain
 from millstream.plan.schema import parse_duration
@@ -31,7 +33,8 @@ from millstream.runtime.checkpoint import open_checkpoint
 from millstream.runtime.delivery import Delivered, Delivery, Position, finished_schema, to_time
 from millstream.runtime.failure import explain
 from millstream.runtime.heartbeat import Heartbeats, finished_offsets
-from millstream.sink import Sink, Target, open_sink
+from millstream.runtime.sending import Patience, Sender, epoch_after
+from millstream.sink import Sink, Target, open_sink, open_store
 from millstream.sink.lease import Keeper
 from millstream.spark import shortcut
 from millstream.spark.lower import decode, feed_types, lower
@@ -44,7 +47,7 @@ if TYPE_CHECKING:
 
 _TICK = 0.2
 _PATIENCE = 60.0
-"""Seconds that a batch gets to end after someone asked to stop."""
+"""Seconds that a batch gets to end after someone asked to stop, and that a run with an end waits for a sink."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,8 @@ class Options:
 class Progress:
     """How a run is doing. ``records`` and what follows count since its start; ``lag`` is records not yet in the views.
 
-    ``seconds`` is what the last batch took, ``write_seconds`` the part of it in the sinks.
+    ``seconds`` is what the last batch took, ``write_seconds`` the part of it in the sinks. ``waiting`` says for which sink the
+    batch at hand waits, and why.
     """
 
     pipeline: str
@@ -85,6 +89,7 @@ class Progress:
     state_bytes: int = 0
     seconds: float = 0.0
     write_seconds: float = 0.0
+    waiting: str = ""
 
 
 def run(
@@ -155,6 +160,7 @@ class _Run:
         self.progress = Progress(pipeline.name)
         self.failure: BaseException | None = None
         self.ending = False
+        self.patience = Patience(stop, self._wait, _PATIENCE if options.once else None)
 
     def run(self, given: SparkSession | None) -> Progress:
         with ExitStack() as stack:
@@ -162,7 +168,10 @@ class _Run:
             bounds = {feed.source.topic: self.log.bounds(feed.source.topic) for feed in self.chain.feeds}
             sinks = self._claim(stack)
             folder = Path(self.pipeline.checkpoint).absolute()
+            outlets = self._open_outlets(stack)
+            epoch = epoch_after(next(iter(sinks.values()))[1], list(outlets.values()))
             if self.options.rebuild:
+                self._clear(outlets, epoch, folder)
                 for sink, _ in sinks.values():
                     sink.forget(self.pipeline.name)
                 shutil.rmtree(folder, ignore_errors=True)
@@ -171,7 +180,9 @@ class _Run:
             self.spark = spark = session_for(self.pipeline, self.chain, given)
             if given is None:
                 warm_up(spark, self.pipeline.log, bounds)
-            checkpoint = open_checkpoint(folder, self.pipeline, starts, last, spark.sparkContext.defaultParallelism)
+            checkpoint = open_checkpoint(
+                folder, self.pipeline, starts, last, spark.sparkContext.defaultParallelism, epoch
+            )
             self.chain = chain_of(self.pipeline, checkpoint.tasks)
             self.position = Position(
                 checkpoint.start, {topic: dict(found) for topic, found in checkpoint.start.items()}
@@ -186,7 +197,22 @@ class _Run:
                 wanted = [targets[output.name] for output in self.chain.outputs if output.to == address]
                 sink.prepare(self.pipeline.name, self.pipeline.fingerprint(), wanted)
             schemas = {name: target.schema for name, target in targets.items()}
-            self.delivery = Delivery(self.chain, schemas, checkpoint.id, sinks, self.position, spark)
+            senders = [
+                Sender(
+                    self.pipeline.sinks[name],
+                    targets[self.pipeline.sinks[name].view],
+                    outlet,
+                    checkpoint.epoch,
+                    folder,
+                    self.patience,
+                )
+                for name, outlet in outlets.items()
+            ]
+            for sender in senders:
+                sender.begin(last.batch if last else None, self.pipeline.views[sender.wanted.view].arrow)
+            self.delivery = Delivery(
+                self.chain, schemas, checkpoint.id, sinks, self.position, spark, self.patience, senders
+            )
             with our_settings(spark, checkpoint.tasks):
                 query = self._start(spark, folder, partitions)
             try:
@@ -208,6 +234,31 @@ class _Run:
             stack.enter_context(Keeper(sink.renew, lost=self._lost))
             sinks[address] = (sink, fence)
         return sinks
+
+    def _open_outlets(self, stack: ExitStack) -> dict[str, Outlet]:
+        outlets = {}
+        for name, wanted in self.pipeline.sinks.items():
+            key = self.pipeline.views[wanted.view].key
+            opening = partial(
+                open_outlet, wanted, self.pipeline.name, key, log=self.pipeline.log, kafka=self.pipeline.kafka
+            )
+            outlets[name] = stack.enter_context(self.patience.call(f"sink {name}", opening))
+        return outlets
+
+    def _clear(self, outlets: Mapping[str, Outlet], epoch: int, folder: Path) -> None:
+        """Let sinks know that what their views hold is no more."""
+        for name, outlet in outlets.items():
+            wanted = self.pipeline.sinks[name]
+            view = self.pipeline.views[wanted.view]
+            with suppress(UnknownView), open_store(view.to) as store:
+                stored = store.table(view.name)
+                known = {each.name: each for each in store.views()}[view.name]
+                target = Target(view.name, stored.schema, known.key, known.append)
+                Sender(wanted, target, outlet, epoch, folder, self.patience).clear(stored)
+
+    def _wait(self, why: str) -> None:
+        self.progress = replace(self.progress, waiting=why)
+        self.report(self.progress)
 
     def _lost(self, error: TakenOver) -> None:
         self.failure = self.failure or error

@@ -1,0 +1,101 @@
+"""What an outlet is: where the changes of a view go besides the store that keeps it, a batch at a time and in order.
+
+A batch has a number that only grows, over restarts and rebuilds. Where an outlet can keep that number together with the
+data, sending a batch again adds nothing, and a process that was left behind, whose numbers are lower, adds nothing either.
+Every outlet must pass ``tests/contracts/outlet.py``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Literal, NamedTuple, Self, TypeAlias
+
+import polars as pl
+
+from millstream.plan.nodes import Place
+
+Mode: TypeAlias = Literal["exactly once", "at least once", "at most once"]
+Policy: TypeAlias = Literal["stop", "dead letter"]
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A sink as it is defined: a view's changes, where they go, how surely, and what if a row is refused."""
+
+    name: str
+    view: str
+    to: str | Callable[[Sequence[Any]], None]
+    mode: Mode
+    refused: Policy
+    place: Place
+
+    @property
+    def where(self) -> str:
+        """The address, or the name of the function."""
+        return self.to if isinstance(self.to, str) else f"{getattr(self.to, '__name__', repr(self.to))}()"
+
+
+class Parcel(NamedTuple):
+    """The net change of a view in a batch.
+
+    Of a view with a key, the new row of each key that changed, and the keys that are gone. Of any other, rows with a column
+    ``_weight``, how often they came or, below zero, went; without it if rows only ever come.
+    """
+
+    rows: pl.DataFrame
+    gone: pl.DataFrame
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to send."""
+        return self.rows.is_empty() and self.gone.is_empty()
+
+
+class Refusal(NamedTuple):
+    """A row that the outlet does not take, and why."""
+
+    row: str
+    why: str
+
+
+class Packed(NamedTuple):
+    """A parcel as the outlet sends it, without the rows that it does not take."""
+
+    payload: Any
+    refusals: list[Refusal]
+
+
+class Outlet(ABC):
+    """One place for the changes of one view."""
+
+    modes: tuple[Mode, ...] = ("exactly once", "at least once", "at most once")
+    """What it can promise; the first unless another is asked for."""
+
+    @abstractmethod
+    def last(self) -> int | None:
+        """The highest number that is there, once whatever an earlier process left open is settled; None for a new one."""
+
+    @abstractmethod
+    def pack(self, parcel: Parcel) -> Packed:
+        """Turn rows into what is sent. Reads nothing and sends nothing; the same rows give the same."""
+
+    @abstractmethod
+    def send(self, payload: Any, sequence: int, *, marked: bool) -> list[Refusal]:
+        """Send a batch; ``marked``: all of it or nothing, with its number, and nothing if that or a higher one is there.
+
+        Raises an error that says unavailable where a retry may work: it may or may not be there then. Gives the rows that
+        were refused only now.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of it."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()

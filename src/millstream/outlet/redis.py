@@ -1,0 +1,87 @@
+"""Redis as an outlet: a view is one hash, a field for each key; one script a batch, with the batch's number inside.
+
+The script checks the number, writes and removes, and sets the number: Redis runs it whole before anything else. What Redis
+forgets when it crashes (``appendfsync everysec`` loses a second) it forgets together with the number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from millstream.errors import ConfigError, MachineError, SinkError, SinkUnavailable
+from millstream.outlet import text
+from millstream.outlet.contract import Outlet, Packed, Parcel, Refusal
+
+_TIMEOUT = 30.0
+
+_SCRIPT = """
+local hash, mark = KEYS[1], KEYS[2]
+local sequence, pairs = ARGV[1], tonumber(ARGV[2])
+local known = redis.call('GET', mark)
+if sequence ~= '' and known and tonumber(known) >= tonumber(sequence) then return 0 end
+for first = 3, 2 + pairs, 2000 do
+  redis.call('HSET', hash, unpack(ARGV, first, math.min(first + 1999, 2 + pairs)))
+end
+for first = 3 + pairs, #ARGV, 2000 do
+  redis.call('HDEL', hash, unpack(ARGV, first, math.min(first + 1999, #ARGV)))
+end
+if sequence ~= '' then redis.call('SET', mark, sequence) end
+return 1
+"""
+
+
+class RedisOutlet(Outlet):
+    """A hash of JSON documents by JSON keys. Both keys of a view carry its name in braces: one slot of a Redis cluster."""
+
+    def __init__(self, url: str, view: str, producer: str, key: tuple[str, ...]) -> None:
+        try:
+            import redis
+        except ImportError as error:
+            raise MachineError("Redis needs its client", hint="pip install 'millstream[redis]'") from error
+        if not key:
+            raise ConfigError(f"view {view} has no key, so it cannot be a hash in Redis", hint="group_by gives it one")
+        self._errors, self._key = redis.exceptions, list(key)
+        self._hash, self._mark = f"millstream:{{{view}}}", f"millstream:{{{view}}}:{producer}"
+        self._where = url.partition("@")[2] or url.partition("//")[2]
+        with self._ours():
+            self._client = redis.Redis.from_url(url, socket_timeout=_TIMEOUT, socket_connect_timeout=_TIMEOUT)
+            self._script = self._client.register_script(_SCRIPT)
+
+    def last(self) -> int | None:
+        """The number beside the hash."""
+        with self._ours():
+            found: Any = self._client.get(self._mark)
+        return None if found is None else int(found)
+
+    def pack(self, parcel: Parcel) -> Packed:
+        """Fields and values, one after the other, then the fields to remove."""
+        rows, refused = text.writable(parcel.rows)
+        fields, values = text.documents(rows.select(self._key)).to_list(), text.documents(rows).to_list()
+        pairs = [each for pair in zip(fields, values, strict=True) for each in pair]
+        return Packed((pairs, text.documents(parcel.gone).to_list()), refused)
+
+    def send(self, payload: tuple[list[str], list[str]], sequence: int, *, marked: bool) -> list[Refusal]:
+        """Run the script."""
+        pairs, gone = payload
+        if pairs or gone:
+            with self._ours():
+                number = sequence if marked else ""
+                self._script(keys=[self._hash, self._mark], args=[number, len(pairs), *pairs, *gone])
+        return []
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    @contextmanager
+    def _ours(self) -> Iterator[None]:
+        try:
+            yield
+        except (self._errors.ConnectionError, self._errors.TimeoutError, self._errors.BusyLoadingError) as error:
+            raise SinkUnavailable(f"Redis at {self._where}: {error}", hint="is it running?") from error
+        except self._errors.OutOfMemoryError as error:
+            raise SinkUnavailable(f"Redis at {self._where}: {error}", hint="give it more memory (maxmemory)") from error
+        except self._errors.RedisError as error:
+            raise SinkError(f"Redis at {self._where}: {error}") from error

@@ -1,0 +1,180 @@
+"""Sending: the changes of a batch go to the sinks of their views, before the stores commit it.
+
+A batch that comes again is the same batch, so what a sink has already it does not take twice; and only when every sink has it
+does the ledger say that it is done. A sink that does not answer is tried again, less and less often: nothing is kept but the
+batch at hand, and the log waits.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import polars as pl
+import pyarrow as pa
+
+from millstream.errors import CheckpointMismatch, LogUnavailable, RowRefused, SinkUnavailable, ViewStoreUnavailable
+from millstream.failpoint import failpoint
+from millstream.outlet import Outgoing, Outlet, Parcel
+from millstream.outlet.contract import Refusal
+from millstream.sink.contract import REJECTS, WEIGHT, Target
+from millstream.sink.net import net_by_key, net_by_row
+
+UNAVAILABLE = (LogUnavailable, SinkUnavailable, ViewStoreUnavailable)
+_FIRST, _LONGEST = 0.2, 30.0
+_EPOCH = 32
+"""Bits of a number that count batches; those above count checkpoints, so that a new one begins above all that was sent."""
+
+T = TypeVar("T")
+
+
+class Patience:
+    """Calls something until it is available, or someone asks to stop; for at most so many seconds, if that is said."""
+
+    def __init__(self, stop: threading.Event, say: Callable[[str], None], most: float | None = None) -> None:
+        self._stop, self._say, self._most = stop, say, most
+
+    def call(self, what: str, function: Callable[[], T]) -> T:
+        """What the function gives; the last error if there is no more time."""
+        pause, until = _FIRST, None if self._most is None else time.monotonic() + self._most
+        waited = False
+        while True:
+            try:
+                given = function()
+                if waited:
+                    self._say("")
+                return given
+            except UNAVAILABLE as error:
+                if self._stop.is_set() or (until is not None and time.monotonic() + pause > until):
+                    raise
+                self._say(f"{what}: {error.message}; next try in {pause:.1f} s")
+                waited = True
+                self._stop.wait(pause)
+                pause = min(_LONGEST, pause * 2)
+
+
+class Sender:
+    """Sends the changes of one view to one sink."""
+
+    def __init__(
+        self, wanted: Outgoing, target: Target, outlet: Outlet, epoch: int, folder: Path, patience: Patience
+    ) -> None:
+        self.wanted, self.target, self._outlet = wanted, target, outlet
+        self._base, self._patience = epoch << _EPOCH, patience
+        self._begun = folder / "sent" / f"{wanted.name}.json"
+
+    def begin(self, batch: int | None, stored: Callable[[], pa.Table]) -> None:
+        """Let a sink that is new to a pipeline have what its view holds already, as of ``batch``."""
+        last = self._patience.call(f"sink {self.wanted.name}", self._outlet.last)
+        if last is not None and last >> _EPOCH > self._base >> _EPOCH:
+            raise CheckpointMismatch(
+                f"sink {self.wanted.name}: {self.wanted.where} was written by a later run than that of this checkpoint",
+                hint="another copy of this pipeline writes there; give the sink another place, or run with --rebuild",
+            )
+        if batch is not None and last is None and not self._mark_of("met"):
+            rows = stored()
+            self.send(batch, rows.append_column(WEIGHT, pa.array([1] * rows.num_rows, pa.int64())))
+        self._keep("met", self._mark_of("met") or self._base + 1)
+
+    def clear(self, stored: pa.Table) -> None:
+        """Tell that every key is gone, before a view is computed anew: what it will not have again must not stay."""
+        if self.target.key:
+            frame = pl.DataFrame(stored).select(self.target.key)
+            self._deliver(Parcel(pl.DataFrame(schema=pl.DataFrame(stored).schema), frame), self._base)
+
+    def send(self, batch: int, changes: pa.Table) -> list[Refusal]:
+        """Send a batch; gives the rows that were refused, where that does not stop the pipeline."""
+        return self._deliver(parcel_of(self.target, changes), self._base + batch + 1)
+
+    def close(self) -> None:
+        """Close the sink."""
+        self._outlet.close()
+
+    def _deliver(self, parcel: Parcel, sequence: int) -> list[Refusal]:
+        if parcel.empty:
+            return []
+        payload, refused = self._outlet.pack(parcel)
+        self._judge(refused)
+        once = self.wanted.mode == "at most once"
+        if once and (self._mark_of("begun") or -1) >= sequence:
+            return refused
+        failpoint("outlet.before_send")
+        if once:
+            self._keep("begun", sequence)
+            try:
+                later = self._outlet.send(payload, sequence, marked=False)
+            except UNAVAILABLE as error:
+                later = [Refusal(f"batch {sequence - self._base - 1}", f"not sent: {error.message}")]
+                return [*refused, *later]  # it is lost, which is what was asked for: never twice
+        else:
+            marked = self.wanted.mode == "exactly once"
+            later = self._patience.call(
+                f"sink {self.wanted.name}", lambda: self._outlet.send(payload, sequence, marked=marked)
+            )
+        failpoint("outlet.after_send")
+        self._judge(later)
+        return [*refused, *later]
+
+    def _judge(self, refused: Sequence[Refusal]) -> None:
+        if refused and self.wanted.refused == "stop":
+            raise RowRefused(
+                f"sink {self.wanted.name} to {self.wanted.where}: {len(refused)} refused, the first ({refused[0].row}):"
+                f" {refused[0].why}",
+                hint='keep such rows out of the view, or define the sink with refused="dead letter"',
+            )
+
+    # what is remembered on this side: that a sink was met, and what was begun where nothing may be sent twice
+
+    def _mark_of(self, name: str) -> int | None:
+        found: int | None = self._marks().get(name)
+        return found if found is not None and found >= self._base else None
+
+    def _marks(self) -> dict[str, int]:
+        return json.loads(self._begun.read_bytes()) if self._begun.exists() else {}
+
+    def _keep(self, name: str, sequence: int) -> None:
+        marks = self._marks()
+        if marks.get(name) == sequence:
+            return
+        self._begun.parent.mkdir(parents=True, exist_ok=True)
+        fresh = self._begun.with_suffix(".new")
+        with fresh.open("w") as file:
+            json.dump(marks | {name: sequence}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.rename(self._begun)
+
+
+def epoch_after(fence: int, outlets: Sequence[Outlet]) -> int:
+    """A number for a new checkpoint, above whatever was sent from earlier ones."""
+    return max(fence, *(1 + ((outlet.last() or 0) >> _EPOCH) for outlet in outlets), 0)
+
+
+def parcel_of(target: Target, changes: pa.Table) -> Parcel:
+    """The net change of a view, as outlets take it."""
+    frame = pl.DataFrame(changes)
+    if target.key:
+        return Parcel(*net_by_key(target, frame))
+    summed = net_by_row(frame)
+    none = summed.clear().drop(WEIGHT)
+    return Parcel(summed.drop(WEIGHT).sort(target.identity) if target.append else summed, none)
+
+
+def letters(refused: Sequence[tuple[str, int, Refusal]]) -> pa.Table:
+    """Refused rows as dead letters: the sink in the place of the topic, the batch in that of the offset."""
+    rows = [
+        {
+            "topic": f"sink {sink}",
+            "partition": 0,
+            "offset": batch,
+            "reason": "refused",
+            "detail": f"{each.row}: {each.why}",
+        }
+        for sink, batch, each in refused
+    ]
+    return pa.Table.from_pylist(rows, REJECTS)

@@ -1,0 +1,159 @@
+"""Views sent on: to a topic, to files, to a function; once each, in order, through kills, rebuilds and sinks that are away."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from pyspark.sql import SparkSession
+
+from millstream.errors import CheckpointMismatch, RowRefused
+from millstream.log import open_log
+from millstream.outlet.call import Change, Refuse
+from millstream.outlet.files import committed
+from millstream.pipeline import Pipeline
+from millstream.runtime.run import Progress, run
+from millstream.sink import open_store
+from tests.runtime.shop_file import TEXT, Child, append_clicks, load, write_shop
+
+SINKS = 'shop.sink("out", shop.views["by_user"], "topic:out")\nshop.sink("kept", shop.views["by_user"], "files:{folder}/kept")\n'
+
+
+def changelog(folder: Path, topic: str = "out") -> dict[int, list[dict[str, Any] | None]]:
+    """What a topic says of each key, in order."""
+    found: dict[int, list[dict[str, Any] | None]] = {}
+    with open_log(f"sqlite:{folder / 'log.db'}") as log:
+        for partition, bound in log.bounds(topic).items():
+            for record in log.read(topic, partition, 0, bound.end):
+                row = None if record.value is None else json.loads(record.value)
+                found.setdefault(json.loads(record.key or b"")["user"], []).append(row)
+    return found
+
+
+def newest(changes: dict[int, list[dict[str, Any] | None]]) -> list[dict[str, Any]]:
+    return [row for _, rows in sorted(changes.items()) if (row := rows[-1]) is not None]
+
+
+def held(pipeline: Pipeline) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = pipeline.views["by_user"].arrow().to_pylist()
+    return rows
+
+
+def in_files(folder: Path) -> list[dict[str, Any]]:
+    changes = [row for file in committed(folder) for row in pl.read_parquet(file).to_dicts()]
+    rows = {row["user"]: row for row in changes}
+    return [{n: v for n, v in row.items() if n != "_weight"} for _, row in sorted(rows.items()) if row["_weight"] == 1]
+
+
+def grows(changes: dict[int, list[dict[str, Any] | None]]) -> bool:
+    """Whether every change of a key has a higher count than the one before: none twice, none out of order."""
+    counts = [[row["n"] for row in rows if row is not None] for rows in changes.values()]
+    return all(rows == sorted(set(rows)) for rows in counts)
+
+
+def test_a_view_goes_to_several_sinks_and_a_new_one_gets_what_is_there(spark: SparkSession, tmp_path: Path) -> None:
+    file = write_shop(tmp_path, TEXT + SINKS)
+    append_clicks(tmp_path, 0, 200)
+    run(load(file), spark=spark, once=True, rate_limit=70)
+    assert newest(changelog(tmp_path)) == held(load(file)) == in_files(tmp_path / "kept")
+    assert grows(changelog(tmp_path))
+    assert max(len(rows) for rows in changelog(tmp_path).values()) > 1
+
+    got: list[Change] = []
+    pipeline = load(file)
+    pipeline.sink("called", pipeline.views["by_user"], got.extend)
+    run(pipeline, spark=spark, once=True)
+    assert [change.row for change in got] == held(pipeline)
+    append_clicks(tmp_path, 200, 50)
+    run(pipeline, spark=spark, once=True)
+    assert len({change.id for change in got}) == len(got) > 7
+    assert sorted(({c.row["user"]: c.row for c in got}).values(), key=lambda row: row["user"]) == held(pipeline)
+    assert newest(changelog(tmp_path)) == held(pipeline) == in_files(tmp_path / "kept")
+
+    # Computed anew, by a definition that has fewer rows: what is gone must go from the sinks as well.
+    file.write_text(file.read_text().replace('clicks.group_by("user")', 'clicks.where("user < 3").group_by("user")'))
+    changed = load(file)
+    with pytest.raises(CheckpointMismatch):
+        run(changed, spark=spark, once=True)
+    run(changed, spark=spark, once=True, rebuild=True)
+    assert [row["user"] for row in held(changed)] == [0, 1, 2]
+    assert newest(changelog(tmp_path)) == held(changed) == in_files(tmp_path / "kept")
+
+
+@pytest.mark.timeout(900)
+def test_a_process_that_is_killed_around_a_send_sends_nothing_twice(spark: SparkSession, tmp_path: Path) -> None:
+    file = write_shop(tmp_path, TEXT + SINKS)
+    for number, point in enumerate(
+        ["outlet.before_send", "outlet.after_send", "sink.before_commit", "sink.after_commit"]
+    ):
+        append_clicks(tmp_path, 100 * number, 100)
+        child = Child("run", file, "--once", "--rate-limit", 60, failpoint=f"{point}:kill@{1 + number % 2}")
+        try:
+            code, _, err = child.wait()
+            assert code == -signal.SIGKILL, (point, err)
+        finally:
+            child.end()
+    run(load(file), spark=spark, once=True)
+    assert newest(changelog(tmp_path)) == held(load(file)) == in_files(tmp_path / "kept")
+    assert grows(changelog(tmp_path))
+
+
+def test_a_sink_that_is_away_is_waited_for_and_seen_and_a_refused_row_becomes_a_letter(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    file = write_shop(tmp_path)
+    append_clicks(tmp_path, 0, 100)
+    got: list[Change] = []
+    failures = iter([OSError("no route"), TimeoutError("no answer")])
+
+    def picky(changes: Sequence[Change]) -> None:
+        for failure in failures:
+            raise failure
+        for change in changes:
+            if change.row["user"] == 3:
+                raise Refuse(change, "not this one")
+        got.extend(changes)
+
+    def pipeline(refused: Any) -> Pipeline:
+        found = load(file)
+        found.sink("picky", found.views["by_user"], picky, refused=refused)
+        return found
+
+    with pytest.raises(RowRefused, match=r"sink picky to picky\(\): 1 refused, the first \(user=3.*not this one"):
+        run(pipeline("stop"), spark=spark, once=True)
+    failures = iter([OSError("no route"), TimeoutError("no answer")])
+    seen: list[Progress] = []
+    run(pipeline("dead letter"), spark=spark, once=True, progress=seen.append)
+    assert [each.waiting.partition("; next")[0] for each in seen if each.waiting] == [
+        "sink picky: picky(): OSError: no route", "sink picky: picky(): TimeoutError: no answer",
+    ]  # fmt: skip
+    assert seen[-1].waiting == ""
+    assert sorted({change.row["user"] for change in got}) == [0, 1, 2, 4, 5, 6]
+    with open_store(load(file).to) as store:
+        letters = store.dead_letters("shop", reason="refused").to_pylist()
+    assert [(row["topic"], row["offset"]) for row in letters] == [("sink picky", 0)]
+    assert "user=3" in letters[0]["detail"]
+    assert "not this one" in letters[0]["detail"]
+
+
+def test_at_most_once_never_sends_again(spark: SparkSession, tmp_path: Path) -> None:
+    file = write_shop(tmp_path)
+    append_clicks(tmp_path, 0, 100)
+    calls: list[int] = []
+
+    def broken(changes: Sequence[Change]) -> None:
+        calls.append(len(changes))
+        raise OSError("no route")
+
+    pipeline = load(file)
+    pipeline.sink("once", pipeline.views["by_user"], broken, mode="at most once", refused="dead letter")
+    run(pipeline, spark=spark, once=True)
+    assert calls == [7]
+    with open_store(pipeline.to) as store:
+        letters = store.dead_letters("shop", reason="refused").to_pylist()
+    assert ["not sent: broken(): OSError: no route" in row["detail"] for row in letters] == [True]
