@@ -21,6 +21,8 @@ from millstream.version import __version__
 if TYPE_CHECKING:
     from millstream.load import load_pipeline
     from millstream.log.archive import Archive
+    from millstream.outlet.call import Change, Refuse
+    from millstream.outlet.files import committed_files
     from millstream.pipeline import Pipeline
     from millstream.plan.relation import Relation
     from millstream.plan.source import Clock
@@ -35,6 +37,7 @@ __all__ = [
     "Archive",
     "Avro",
     "Buffer",
+    "Change",
     "Clock",
     "Event",
     "Json",
@@ -45,6 +48,7 @@ __all__ = [
     "Progress",
     "QueueSettings",
     "Record",
+    "Refuse",
     "Relation",
     "Text",
     "TopicPartition",
@@ -52,6 +56,7 @@ __all__ = [
     "Verified",
     "View",
     "__version__",
+    "committed_files",
     "hopping",
     "lag",
     "load_pipeline",
@@ -70,12 +75,15 @@ __all__ = [
 
 _LATER = {
     "Archive": "millstream.log.archive",
+    "Change": "millstream.outlet.call",
     "Clock": "millstream.plan.source",
     "Pipeline": "millstream.pipeline",
     "Progress": "millstream.runtime.run",
+    "Refuse": "millstream.outlet.call",
     "Relation": "millstream.plan.relation",
     "Verified": "millstream.runtime.verify",
     "View": "millstream.view",
+    "committed_files": "millstream.outlet.files",
     "hopping": "millstream.plan.window",
     "load_pipeline": "millstream.load",
     "read_batch": "millstream.spark.read",

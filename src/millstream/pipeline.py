@@ -11,11 +11,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
-from millstream.errors import ConfigError, PlanError
-from millstream.outlet import Outgoing, check_address
-from millstream.outlet.contract import Mode, Policy
+from millstream.errors import PlanError
 from millstream.plan.fingerprint import fingerprint
 from millstream.plan.nodes import Column, Emit, EventTime, Late, Source, source_of, sources_of
+from millstream.plan.outgoing import Mode, Outgoing, Policy, scheme_of
 from millstream.plan.relation import Relation, has_aggregate, has_window, here, natural_key, placed
 from millstream.plan.schema import parse_columns, parse_duration
 from millstream.plan.source import (
@@ -238,9 +237,9 @@ class Pipeline:
                 raise PlanError(f"{what}: expected refused to be {either(Policy)}; found {refused!r}")
             if not callable(to):
                 try:
-                    scheme, _ = check_address(to)
-                except ConfigError as error:
-                    raise PlanError(f"{what}: {error.message}") from error
+                    scheme = scheme_of(to)
+                except PlanError as error:
+                    raise PlanError(f"{what}: {error.message}", hint=error.hint) from error
                 if scheme.startswith("redis") and not view.key:
                     raise PlanError(f"{what}: view {view.name} has no key, so it cannot be a hash in Redis")
             self.sinks[name] = Outgoing(name, view.name, to, mode, refused, place)

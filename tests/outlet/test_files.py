@@ -11,7 +11,7 @@ import pytest
 
 from millstream.errors import ConfigError, SinkUnavailable
 from millstream.outlet import Outlet
-from millstream.outlet.files import FileOutlet, committed
+from millstream.outlet.files import FileOutlet, committed_files
 from tests.contracts.outlet import JsonOutletContract, OutletContract, Rows, named, parcel, send
 
 
@@ -29,7 +29,7 @@ class TestParquet(OutletContract):
     @pytest.fixture
     def sent(self, tmp_path: Path) -> Callable[[], Rows]:
         return lambda: replayed(
-            [row for file in committed(tmp_path / "out") for row in pl.read_parquet(file).to_dicts()]
+            [row for file in committed_files(tmp_path / "out") for row in pl.read_parquet(file).to_dicts()]
         )
 
 
@@ -43,7 +43,7 @@ class TestJson(JsonOutletContract):
         return lambda: replayed(
             [
                 json.loads(line)
-                for file in committed(tmp_path / "out")
+                for file in committed_files(tmp_path / "out")
                 for line in file.read_bytes().split(b"\n")
                 if line
             ]
@@ -56,9 +56,9 @@ def test_a_file_without_an_entry_does_not_count_and_is_written_again(tmp_path: P
     (tmp_path / "_manifest" / f"{1:020d}.json").unlink()  # as if the process had died before it
     (tmp_path / f"{1:020d}.parquet").write_bytes(b"half a file")
     assert outlet.last() is None
-    assert committed(tmp_path) == []
+    assert committed_files(tmp_path) == []
     send(outlet, 1, {"ann": (1, 1.0)})
-    assert [pl.read_parquet(file)["n"].to_list() for file in committed(tmp_path)] == [[1]]
+    assert [pl.read_parquet(file)["n"].to_list() for file in committed_files(tmp_path)] == [[1]]
 
 
 def test_parquet_keeps_types_and_nan(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_parquet_keeps_types_and_nan(tmp_path: Path) -> None:
     payload, refused = outlet.pack(parcel({"ann": (1, float("nan"))}, gone=("bob",)))
     assert not refused
     outlet.send(payload, 1, marked=True)
-    rows = pl.read_parquet(committed(tmp_path)[0]).rows()
+    rows = pl.read_parquet(committed_files(tmp_path)[0]).rows()
     assert str(rows) == "[('ann', 1, nan, 1), ('bob', None, None, -1)]"
 
 

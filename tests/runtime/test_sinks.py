@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from millstream.errors import CheckpointMismatch, RowRefused
 from millstream.log import open_log
 from millstream.outlet.call import Change, Refuse
-from millstream.outlet.files import committed
+from millstream.outlet.files import committed_files
 from millstream.pipeline import Pipeline
 from millstream.runtime.run import Progress, run
 from millstream.sink import open_store
@@ -45,7 +45,7 @@ def held(pipeline: Pipeline) -> list[dict[str, Any]]:
 
 
 def in_files(folder: Path) -> list[dict[str, Any]]:
-    changes = [row for file in committed(folder) for row in pl.read_parquet(file).to_dicts()]
+    changes = [row for file in committed_files(folder) for row in pl.read_parquet(file).to_dicts()]
     rows = {row["user"]: row for row in changes}
     return [{n: v for n, v in row.items() if n != "_weight"} for _, row in sorted(rows.items()) if row["_weight"] == 1]
 

@@ -140,6 +140,7 @@ def _waiting(pipeline: Pipeline) -> str:
 
 def _table(facts: dict[str, Any]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", title=facts["pipeline"], title_justify="left")
+    table.caption, table.caption_justify = facts["waiting"] or None, "left"
     for heading in COLUMNS.values():
         table.add_column(heading, justify="right")
     table.add_row(*(_cell(facts[name]) for name in COLUMNS))
@@ -147,6 +148,8 @@ def _table(facts: dict[str, Any]) -> Table:
 
 
 def _line(facts: dict[str, Any]) -> str:
+    if facts["waiting"]:
+        return f"{facts['pipeline']}: waiting for {facts['waiting']}"
     return f"{facts['pipeline']}: " + ", ".join(
         f"{heading.lower()} {_cell(facts[name])}" for name, heading in COLUMNS.items()
     )

@@ -1,56 +1,40 @@
-"""Where the changes of a view go besides its store: :func:`open_outlet` turns a definition into the place."""
+"""Where the changes of a view go besides its store: :func:`open_outlet` turns a sink's definition into the place."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import parse_qs
 
 from millstream.config import resolve
-from millstream.errors import ConfigError
-from millstream.outlet.contract import Outgoing, Outlet, Parcel
+from millstream.outlet.contract import Outlet, Parcel
+from millstream.plan.outgoing import Outgoing, scheme_of
 
-__all__ = ["Outgoing", "Outlet", "Parcel", "check_address", "open_outlet"]
-
-_PASSWORD = re.compile(r"//[^/@]*:(?!\$\{)[^/@]+@")
-_EXPECTED = "topic:NAME, topic:NAME@LOG, redis://HOST:PORT/DB, files:FOLDER or a function"
+__all__ = ["Outlet", "Parcel", "open_outlet"]
 
 
 def open_outlet(
     wanted: Outgoing, pipeline: str, key: tuple[str, ...], *, log: str, kafka: Mapping[str, str] | None = None
 ) -> Outlet:
     """Open the place of a sink; ``log`` is the pipeline's own, for topics that name no other."""
-    from millstream.outlet.call import CallOutlet
-    from millstream.outlet.files import FileOutlet
-    from millstream.outlet.redis import RedisOutlet
-    from millstream.outlet.topic import TopicOutlet
-
     producer = f"millstream.{pipeline}.{wanted.name}"
     if not isinstance(wanted.to, str):
+        from millstream.outlet.call import CallOutlet
+
         return CallOutlet(wanted.to, producer)
-    check_address(wanted.to)
-    address = resolve(wanted.to)
-    scheme, _, rest = address.partition(":")
+    scheme, address = scheme_of(wanted.to), resolve(wanted.to)
+    rest = address.partition(":")[2]
     if scheme == "topic":
         from millstream.log import open_log
+        from millstream.outlet.topic import TopicOutlet
 
         topic, _, other = rest.partition("@")
         return TopicOutlet(open_log(other or log, kafka=kafka), topic, producer, key)
     if scheme == "files":
+        from millstream.outlet.files import FileOutlet
+
         folder, _, options = rest.partition("?")
         return FileOutlet(Path(folder), parse_qs(options).get("format", ["parquet"])[0])
+    from millstream.outlet.redis import RedisOutlet
+
     return RedisOutlet(address, wanted.view, producer, key)
-
-
-def check_address(address: str) -> tuple[str, str]:
-    """The scheme of an address and the rest; ConfigError if no outlet has such a one."""
-    scheme, _, rest = address.partition(":")
-    if scheme not in ("topic", "files", "redis", "rediss") or not rest.strip("/"):
-        raise ConfigError(f"found {address!r}, expected {_EXPECTED}")
-    if _PASSWORD.search(address):
-        raise ConfigError(
-            "a password must not stand in an address",
-            hint="name where it is: redis://:${env:REDIS_PASSWORD}@HOST:PORT/0",
-        )
-    return scheme, rest

@@ -8,34 +8,12 @@ Every outlet must pass ``tests/contracts/outlet.py``.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, Self, TypeAlias
+from typing import Any, NamedTuple, Self
 
 import polars as pl
 
-from millstream.plan.nodes import Place
-
-Mode: TypeAlias = Literal["exactly once", "at least once", "at most once"]
-Policy: TypeAlias = Literal["stop", "dead letter"]
-
-
-@dataclass(frozen=True, slots=True)
-class Outgoing:
-    """A sink as it is defined: a view's changes, where they go, how surely, and what if a row is refused."""
-
-    name: str
-    view: str
-    to: str | Callable[[Sequence[Any]], None]
-    mode: Mode
-    refused: Policy
-    place: Place
-
-    @property
-    def where(self) -> str:
-        """The address, or the name of the function."""
-        return self.to if isinstance(self.to, str) else f"{getattr(self.to, '__name__', repr(self.to))}()"
+from millstream.plan.outgoing import Mode
 
 
 class Parcel(NamedTuple):

@@ -78,7 +78,7 @@ class FileOutlet(Outlet):
             path.write_text("".join(f"{document}\n" for document in payload))
 
 
-def committed(folder: str | Path) -> list[Path]:
+def committed_files(folder: str | Path) -> list[Path]:
     """The files of a folder that count, in the order in which they were written."""
     entries = sorted((Path(folder) / _MANIFEST).glob("*.json"))
     return [Path(folder) / json.loads(entry.read_bytes())["file"] for entry in entries]

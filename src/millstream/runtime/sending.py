@@ -20,8 +20,9 @@ import pyarrow as pa
 
 from millstream.errors import CheckpointMismatch, LogUnavailable, RowRefused, SinkUnavailable, ViewStoreUnavailable
 from millstream.failpoint import failpoint
-from millstream.outlet import Outgoing, Outlet, Parcel
+from millstream.outlet import Outlet, Parcel
 from millstream.outlet.contract import Refusal
+from millstream.plan.outgoing import Outgoing
 from millstream.sink.contract import REJECTS, WEIGHT, Target
 from millstream.sink.net import net_by_key, net_by_row
 

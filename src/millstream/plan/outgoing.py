@@ -1,0 +1,47 @@
+"""Sinks as they are defined: which view's changes go where, and how surely. Nothing is opened here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from millstream.errors import PlanError
+from millstream.plan.nodes import Place
+
+Mode: TypeAlias = Literal["exactly once", "at least once", "at most once"]
+Policy: TypeAlias = Literal["stop", "dead letter"]
+
+_PASSWORD = re.compile(r"//[^/@]*:(?!\$\{)[^/@]+@")
+_EXPECTED = "topic:NAME, topic:NAME@LOG, redis://HOST:PORT/DB, files:FOLDER or a function"
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A sink: a view's changes, where they go, how surely, and what if a row is refused."""
+
+    name: str
+    view: str
+    to: str | Callable[[Sequence[Any]], None]
+    mode: Mode
+    refused: Policy
+    place: Place
+
+    @property
+    def where(self) -> str:
+        """The address, or the name of the function."""
+        return self.to if isinstance(self.to, str) else f"{getattr(self.to, '__name__', repr(self.to))}()"
+
+
+def scheme_of(address: str) -> str:
+    """What kind of sink an address names; PlanError if there is no such kind."""
+    scheme, _, rest = address.partition(":") if isinstance(address, str) else ("", "", "")
+    if scheme not in ("topic", "files", "redis", "rediss") or not rest.strip("/"):
+        raise PlanError(f"found {address!r}, expected {_EXPECTED}")
+    if _PASSWORD.search(address):
+        raise PlanError(
+            "a password must not stand in an address",
+            hint="name where it is: redis://:${env:REDIS_PASSWORD}@HOST:PORT/0",
+        )
+    return scheme
