@@ -43,7 +43,7 @@ from millstream.log.contract import (
     check_topic_name,
     start_offsets,
 )
-from millstream.log.kafka_client import MOVING, TIMEOUT, Errors, ck, ck_admin, from_configs, silent, to_configs
+from millstream.log.kafka_client import GONE, MOVING, TIMEOUT, Errors, ck, ck_admin, from_configs, silent, to_configs
 from millstream.log.kafka_write import SEQUENCES, TopicProducer
 
 T = TypeVar("T")
@@ -185,7 +185,8 @@ class KafkaLog(Log):
 
     def stored_sequence(self, topic: str, producer: str) -> int | None:
         """The same, without touching the producer; waits while it has a transaction open."""
-        return self._group_offsets(SEQUENCES + producer).get(TopicPartition(topic, 0))
+        place = TopicPartition(topic, 0)
+        return self._group_offsets(SEQUENCES + producer, [place]).get(place)
 
     def _sender(self, topic: Topic, producer: str | None) -> TopicProducer:
         key = (topic.name, check_name("producer", producer) if producer else "")
@@ -285,24 +286,34 @@ class KafkaLog(Log):
         found = [kafka_share.describe(name) for name in sorted(shares)]
         consumers = sorted(names.keys() - shares)
         futures = self.admin.describe_consumer_groups(consumers, request_timeout=TIMEOUT) if consumers else {}
+        metadata = self._metadata() if consumers else {}
+        places = [TopicPartition(name, p) for name in sorted(metadata) for p in metadata[name]]
         for name, future in futures.items():
             with self.errors():
                 members = tuple(sorted(member.member_id for member in future.result().members))
-            found.append(Group(name, members, self._group_offsets(name)))
+            found.append(Group(name, members, self._group_offsets(name, places)))
         return sorted(found, key=lambda group: group.name)
 
-    def _group_offsets(self, group: str) -> dict[TopicPartition, int]:
-        request = ck.ConsumerGroupTopicPartitions(group)
+    def _group_offsets(self, group: str, places: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """What a group has committed; waits while a transaction of it is open.
+
+        Asked by a consumer that never joins. The admin client's call crashes the process when the coordinator is on the move
+        (librdkafka 2.16: the answer is handled as a member's, and there is none).
+        """
+        wanted = [ck.TopicPartition(place.topic, place.partition) for place in places]
+        consumer = ck.Consumer(self.client | {"group.id": group, "isolation.level": "read_committed"}, logger=silent)
 
         def ask() -> list[Any]:
-            asked = self.admin.list_consumer_group_offsets([request], require_stable=True, request_timeout=TIMEOUT)
-            places: list[Any] = asked[group].result().topic_partitions
-            for place in places:
-                if place.error is not None:
+            found: list[Any] = consumer.committed(wanted, timeout=TIMEOUT)
+            for place in found:
+                if place.error is not None and place.error.name() not in GONE:
                     raise ck.KafkaException(place.error)
-            return places
+            return found
 
-        found = self._patiently(ask)
+        try:
+            found = self._patiently(ask) if wanted else []
+        finally:
+            consumer.close()
         return {TopicPartition(p.topic, p.partition): p.offset for p in found if p.offset >= 0}
 
     def commit_group(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:

@@ -49,11 +49,10 @@ class TopicProducer:
             self._bounded(
                 self._client.init_transactions, TIMEOUT
             )  # settles what an earlier client of this name left open
-            self._group = None
+            self._group: Any = None
             self._last: int | None = None
             if producer is not None:
-                # A consumer that never subscribes, only for the name of the group.
-                self._group = ck.Consumer(log.client | {"group.id": SEQUENCES + producer}, logger=silent)
+                self._group = _group_metadata(SEQUENCES + producer)
                 self._last = log.stored_sequence(topic.name, producer)
 
     def append(self, batch: Batch, sequence: int | None) -> Ack:
@@ -100,9 +99,7 @@ class TopicProducer:
                 raise translate(failed[0], self._log.url, self._topic)
             if sequence is not None and self._group is not None:
                 mark = ck.TopicPartition(self._topic, 0, sequence)
-                self._bounded(
-                    client.send_offsets_to_transaction, [mark], self._group.consumer_group_metadata(), TIMEOUT
-                )
+                self._bounded(client.send_offsets_to_transaction, [mark], self._group, TIMEOUT)
             self._bounded(client.commit_transaction, TIMEOUT)
             self._last = sequence
             with suppress(LogUnavailable):  # it is committed: a broker that dies now must not make it look lost
@@ -149,5 +146,15 @@ class TopicProducer:
         with suppress(ck.KafkaException):
             self._client.purge()
             self._client.abort_transaction(1.0)
-        if self._group is not None:
-            self._group.close()
+
+
+def _group_metadata(group: str) -> Any:
+    """The name of a group as transactions want it, which only a consumer can give.
+
+    One that knows no broker: the name is all that is wanted of it.
+    """
+    consumer = ck.Consumer({"group.id": group}, logger=silent)
+    try:
+        return consumer.consumer_group_metadata()
+    finally:
+        consumer.close()
