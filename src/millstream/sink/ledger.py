@@ -41,6 +41,11 @@ def has(db: Db, pipeline: str, checkpoint: str, batch: int) -> bool:
     newest = db.execute(
         "SELECT max(batch) FROM millstream_ledger WHERE pipeline = ? AND checkpoint = ?", (pipeline, checkpoint)
     ).get
+    return is_there(pipeline, checkpoint, batch, newest)
+
+
+def is_there(pipeline: str, checkpoint: str, batch: int, newest: int | None) -> bool:
+    """Whether a batch is there, given the newest one of its checkpoint that is."""
     if newest is None or batch == newest + 1:
         return False
     if batch <= newest:
