@@ -227,12 +227,13 @@ class SinkContract:
         assert store.get("types", [1]) == table.drop_columns([WEIGHT]).to_pylist()[0]
 
     def test_names_and_values_are_data_whatever_they_hold(self, sink: Sink, store: Store) -> None:
-        odd = 'drop"; DROP TABLE x; --'
+        odd, text = '100%s drop"; DROP TABLE x; --', "\\.\n\\N %s \t'\"\\ \r\n,;"
         target = Target(odd, pa.schema([("select", pa.string()), ("a b'", pa.string())]), ("select",))
         fence = sink.claim(odd)
         sink.prepare(odd, FINGERPRINT, [target])
-        assert sink.commit(Batch("c'", 0, fence, changes={odd: changes(target, ("'; --", "\0x", 1))}))
-        assert store.get(odd, ["'; --"]) == {"select": "'; --", "a b'": "\0x"}
+        assert sink.commit(Batch("c'", 0, fence, changes={odd: changes(target, ("'; --", text, 1))}))
+        assert store.get(odd, ["'; --"]) == {"select": "'; --", "a b'": text}
+        assert rows(store, odd) == [("'; --", text)]
 
     # the ledger
 

@@ -39,6 +39,7 @@ class Stored(Protocol):
 
 
 S = TypeVar("S", bound=Stored)
+T = TypeVar("T")
 
 
 def check_target(target: Target, sql_type: Callable[[Any, str], str]) -> None:
@@ -93,16 +94,14 @@ def check_names(targets: Sequence[Target]) -> None:
         raise ViewError(f"two views of one name among {', '.join(target.name for target in targets)}")
 
 
-def check_changes(
-    pipeline: str, targets: Mapping[str, Target] | None, changed: Collection[str]
-) -> Mapping[str, Target]:
-    """The targets of a prepared pipeline; refuses changes of anything else."""
-    if targets is None:
+def check_changes(pipeline: str, prepared: Mapping[str, T] | None, changed: Collection[str]) -> Mapping[str, T]:
+    """What was prepared of a pipeline; refuses changes of anything else."""
+    if prepared is None:
         raise PipelineError(f"pipeline {pipeline!r}: prepare() comes before the first commit()")
-    unknown = sorted(set(changed) - set(targets))
+    unknown = sorted(set(changed) - set(prepared))
     if unknown:
         raise PipelineError(f"changes of {unknown[0]!r}, which is not a view of {pipeline!r}; nothing was written")
-    return targets
+    return prepared
 
 
 def weighted(target: Target, changes: Any) -> pl.DataFrame:
@@ -154,7 +153,8 @@ def _key_column(value: Any, field: Any) -> pl.Series:
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise ViewError(f"key column {field.name}: found {value!r}, expected {field.type}") from error
     column = pa.table({field.name: pa.array([scalar.as_py()], field.type)})
-    return comparable(column, pa.schema([field]), f"key column {field.name}")[field.name]
+    found: pl.Series = comparable(column, pa.schema([field]), f"key column {field.name}")[field.name]
+    return found
 
 
 def _compare(pipeline: str, fingerprint: str, wanted: Mapping[str, Target], stored: Mapping[str, S]) -> None:

@@ -27,8 +27,8 @@ SUMMED = -1
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _COLUMNS = "checkpoint, batch, fence, offsets, counts, state, committed_at"
-_LETTERS = pa.schema([("pipeline", pa.string()), ("batch", pa.int64()), *REJECTS])
-_ADMITTED = pa.schema([("pipeline", pa.string()), *COUNTS])
+LETTERS = pa.schema([("pipeline", pa.string()), ("batch", pa.int64()), *REJECTS])
+ADMITTED = pa.schema([("pipeline", pa.string()), *COUNTS])
 
 
 def to_datetime(text: str) -> datetime:
@@ -113,11 +113,11 @@ def forget(db: Db, pipeline: str) -> None:
 def dead_letters(db: Db, pipeline: str | None, reason: str | None, limit: int) -> Any:
     """The newest rejects, newest first, as Arrow."""
     rows = db.execute(
-        f"SELECT {', '.join(_LETTERS.names)} FROM millstream_dead_letters"
+        f"SELECT {', '.join(LETTERS.names)} FROM millstream_dead_letters"
         " WHERE (pipeline = ?1 OR ?1 IS NULL) AND (reason = ?2 OR ?2 IS NULL) ORDER BY rowid DESC LIMIT ?3",
         (pipeline, reason, limit),
     ).fetchall()
-    return to_arrow(rows, _LETTERS)
+    return to_arrow(rows, LETTERS)
 
 
 def admission(db: Db, pipeline: str | None) -> Any:
@@ -129,7 +129,7 @@ def admission(db: Db, pipeline: str | None) -> Any:
         (pipeline,),
     ).fetchall()
     return to_arrow(
-        [(*row, max(filter(None, json.loads(marks)), key=time_micros, default=None)) for *row, marks in rows], _ADMITTED
+        [(*row, max(filter(None, json.loads(marks)), key=time_micros, default=None)) for *row, marks in rows], ADMITTED
     )
 
 
