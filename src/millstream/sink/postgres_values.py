@@ -22,6 +22,7 @@ from millstream.sink.values import comparable, date_text, nested_array, time_tex
 _YEAR_1, _YEAR_10000 = -62_135_596_800_000_000, 253_402_300_800_000_000
 _DAY = 86_400_000_000
 FIRST_TIME = -210_866_803_200_000_000  # 4713-11-24 BC, Gregorian: PostgreSQL's first moment
+LAST_TIME = 2**63 - 2  # it would take the very last one, and give it back a little earlier
 _FIRST_DAY, _LAST_DAY = FIRST_TIME // _DAY, 2_145_031_948
 _NUL_IN_JSON = r"(?:^|[^\\])(?:\\\\)*\\u0000"
 
@@ -104,7 +105,7 @@ def _is_binary(type_: Any) -> bool:
 
 def _encoded(series: pl.Series, type_: Any, what: str) -> pl.Series:
     if t.is_timestamp(type_):
-        _check(series, FIRST_TIME, 2**63 - 1, what, time_text)
+        _check(series, FIRST_TIME, LAST_TIME, what, time_text)
         return _times(series)
     if t.is_date(type_):
         _check(series, _FIRST_DAY, _LAST_DAY, what, date_text)
@@ -114,7 +115,7 @@ def _encoded(series: pl.Series, type_: Any, what: str) -> pl.Series:
     if t.is_decimal(type_):
         return series.cast(pl.String)
     if _is_binary(type_):
-        return "\\x" + series.bin.encode("hex")
+        return ("\\x" + series.bin.encode("hex")).alias(series.name)
     if t.is_nested(type_) or t.is_string(type_) or t.is_large_string(type_):
         nul = series.str.contains(_NUL_IN_JSON) if t.is_nested(type_) else series.str.contains("\0", literal=True)
         if nul.any():
