@@ -28,14 +28,24 @@ def kafka() -> Iterator[KafkaBroker]:
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
     """The one server; without one the test is skipped, unless CI=true."""
+    with _postgres() as server:
+        yield server
+
+
+@pytest.fixture
+def own_postgres() -> Iterator[PostgresServer]:
+    """A server that the test may kill."""
+    with _postgres() as server:
+        yield server
+
+
+def _postgres() -> PostgresServer:
     try:
-        server = PostgresServer()
+        return PostgresServer()
     except MachineError as error:
         if os.environ.get("CI") == "true":
             raise
         pytest.skip(f"no PostgreSQL here: {error.message}")
-    with server:
-        yield server
 
 
 @pytest.fixture(scope="session")

@@ -66,9 +66,9 @@ def rows(store: Store, view: str) -> list[tuple[Any, ...]]:
 class Writer:
     """Commits batches one after the other, as a pipeline would."""
 
-    def __init__(self, sink: Sink, checkpoint: str = "c1") -> None:
+    def __init__(self, sink: Sink, checkpoint: str = "c1", *, takeover: bool = False) -> None:
         self.sink, self.checkpoint, self.next = sink, checkpoint, 0
-        self.fence = sink.claim(PIPELINE)
+        self.fence = sink.claim(PIPELINE, takeover=takeover)
         sink.prepare(PIPELINE, FINGERPRINT, TARGETS)
 
     def batch(self, *parts: tuple[Target, Sequence[Change]], **more: Any) -> Batch:
