@@ -12,7 +12,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millstream.sink.address import PostgresAddress, parse_address
+from millstream.address import PostgresAddress, parse_address
 from millstream.sink.contract import Batch, Sink, Store, Target
 from millstream.sink.postgres import PostgresSink
 from millstream.sink.postgres_reading import PostgresStore

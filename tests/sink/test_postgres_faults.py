@@ -14,9 +14,10 @@ from typing import Any
 import psycopg
 import pytest
 
+from millstream.address import PostgresAddress, parse_address
 from millstream.errors import AlreadyRunning, TakenOver, ViewStoreUnavailable
 from millstream.sink import open_sink, open_store
-from millstream.sink.address import PostgresAddress, parse_address
+from millstream.sink.contract import Sink
 from millstream.sink.postgres import PostgresSink
 from millstream.testing import PostgresServer
 from tests.contracts.sink import PIPELINE, TARGETS, Writer

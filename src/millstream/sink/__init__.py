@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millstream.sink.address import PostgresAddress, parse_address
+from millstream.address import PostgresAddress, parse_address
 from millstream.sink.contract import Batch, Entry, Sink, Store, Target
 
 __all__ = ["Batch", "Entry", "Sink", "Store", "Target", "open_sink", "open_store"]

@@ -10,12 +10,12 @@ import uuid
 from collections.abc import Sequence
 from datetime import timedelta
 
+from millstream.address import PostgresAddress
 from millstream.errors import PipelineError
 from millstream.failpoint import failpoint
 from millstream.sink import lease
 from millstream.sink import postgres_ledger as ledger
 from millstream.sink import postgres_tables as tables
-from millstream.sink.address import PostgresAddress
 from millstream.sink.contract import Batch, Entry, Sink, Target
 from millstream.sink.definition import check_changes, check_definition, check_names
 from millstream.sink.ledger import KEPT

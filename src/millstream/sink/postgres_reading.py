@@ -10,10 +10,10 @@ from typing import Any
 import psycopg
 from psycopg import errors as pg
 
+from millstream.address import PostgresAddress
 from millstream.errors import ViewError
 from millstream.sink import postgres_ledger as ledger
 from millstream.sink import postgres_tables as tables
-from millstream.sink.address import PostgresAddress
 from millstream.sink.contract import Rows, Store, ViewInfo
 from millstream.sink.definition import COUNT, find, key_columns
 from millstream.sink.postgres_server import Pg, Server, first_line, literal, quote

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeAlias, TypeVar
 
+from millstream.address import PostgresAddress
 from millstream.errors import ConfigError, MachineError, MillstreamError, ViewError, ViewStoreUnavailable
-from millstream.sink.address import PostgresAddress
 
 try:
     import psycopg
