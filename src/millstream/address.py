@@ -58,10 +58,10 @@ def redacted(address: str) -> str:
     """What may be printed of an address that was not accepted.
 
     >>> redacted("postgres://me:secret@host/db?password=secret")
-    'postgres://me:***@host/db?…'
+    'postgres:…@host/db?…'
     """
     place, mark, _ = address.partition("?")
-    return re.sub(r"(//[^/:@]*):.*@", r"\1:***@", place) + ("?…" if mark else "")
+    return re.sub(r":.*@", ":…@", place, flags=re.DOTALL) + ("?…" if mark else "")
 
 
 def _postgres(rest: str) -> PostgresAddress:

@@ -105,15 +105,19 @@ class Server:
                 db.execute(
                     "SELECT pg_advisory_xact_lock(hashtext('millstream views'), hashtext(%s))", [self.address.schema]
                 )
-                db.execute(f"CREATE SCHEMA IF NOT EXISTS {quote(self.address.schema)}")
+                # It may be there, made by someone who let us write in it but make no others.
+                if db.execute("SELECT to_regnamespace(%s)", [quote(self.address.schema)]).fetchall() == [(None,)]:
+                    db.execute(f"CREATE SCHEMA {quote(self.address.schema)}")
                 found = _format(db, self.address.schema)
                 if found is None:
                     db.execute(_SCHEMA)
                     db.execute("INSERT INTO millstream_format VALUES (%s)", [FORMAT])
                     found = FORMAT
         if found is None:
+            self.close()
             raise ViewStoreUnavailable(f"no views at {self.address}", hint="`millstream run FILE.py` makes them")
         if found > FORMAT:
+            self.close()
             raise ViewError(
                 f"{self.address} has format {found}, this version reads up to {FORMAT}",
                 hint="pip install --upgrade millstream",
