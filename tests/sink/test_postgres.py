@@ -18,6 +18,8 @@ import pyarrow as pa
 import pytest
 
 from millstream.address import PostgresAddress, parse_address
+from millstream.config import Settings
+from millstream.doctor import Check, checks
 from millstream.errors import ConfigError, MillstreamError, PipelineError, ViewError, ViewStoreUnavailable
 from millstream.pipeline import Pipeline
 from millstream.sink import open_sink, open_store
@@ -453,3 +455,24 @@ def test_a_closed_sink_says_so(address: str) -> None:
     sink.close()
     with pytest.raises(ViewStoreUnavailable, match="closed"):
         sink.claim("p")
+
+
+# the doctor
+
+
+def test_the_doctor_looks_at_a_place_for_views(address: str, postgres: PostgresServer) -> None:
+    def look(where: str) -> Check:
+        (found,) = [check for check in checks(Settings(), spark=False, views=where) if check.name == "views"]
+        return found
+
+    assert look(address).found.endswith("(no views yet; they can be made there)")
+    open_sink(address).close()
+    assert look(address).ok
+    assert "PostgreSQL 1" in look(address).found
+    with psycopg.connect(postgres.address, autocommit=True) as db:
+        db.execute("DROP ROLE IF EXISTS guest")
+        db.execute("CREATE ROLE guest LOGIN")
+    guest = look(postgres.address.replace("millstream@", "guest@") + "?schema=theirs")
+    assert (guest.ok, "no right to make them" in guest.found, "GRANT" in guest.hint) == (False, True, True)
+    gone = look("postgresql://me@127.0.0.1:1/db")
+    assert (gone.ok, "check the address" in gone.hint) == (False, True)

@@ -123,6 +123,23 @@ class Server:
                 hint="pip install --upgrade millstream",
             )
 
+    def describe(self) -> str:
+        """What is there, in one line; ViewError if views can neither be read nor made there."""
+        with self._words(), self._lease() as db, db.transaction():
+            version, schema = db.info.parameter_status("server_version"), quote(self.address.schema)
+            there = _format(db, self.address.schema) is not None
+            ((found, may_make, may_write),) = db.execute(
+                "SELECT to_regnamespace(%s), has_database_privilege(current_database(), 'CREATE'),"
+                " coalesce(has_schema_privilege(to_regnamespace(%s), 'CREATE'), false)",
+                [schema, schema],
+            ).fetchall()
+        if not there and not (may_write if found else may_make):
+            raise ViewError(
+                f"{self.address}: no views, and no right to make them",
+                hint=f"GRANT CREATE ON SCHEMA {schema} TO the user",
+            )
+        return f"{self.address}, PostgreSQL {version}" + ("" if there else " (no views yet; they can be made there)")
+
     def run(self, work: Callable[[Pg], T], *, reading: bool = False) -> T:
         """Do work in one transaction, again if the connection is lost in it; ``reading`` sees one snapshot and cannot write."""
         deadline: float | None = None
