@@ -1,4 +1,4 @@
-"""What tests share: one Kafka broker and one Spark session per run, started when first asked for."""
+"""What tests share: one Kafka broker, one PostgreSQL server and one Spark session per run, started when first asked for."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
+from millstream.errors import MachineError
 from millstream.spark.session import spark_session, stop_session
-from millstream.testing import KafkaBroker
+from millstream.testing import KafkaBroker, PostgresServer
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -22,6 +23,29 @@ def quiet_start() -> None:
 def kafka() -> Iterator[KafkaBroker]:
     with KafkaBroker() as broker:
         yield broker
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """The one server; without one the test is skipped, unless CI=true."""
+    with _postgres() as server:
+        yield server
+
+
+@pytest.fixture
+def own_postgres() -> Iterator[PostgresServer]:
+    """A server that the test may kill."""
+    with _postgres() as server:
+        yield server
+
+
+def _postgres() -> PostgresServer:
+    try:
+        return PostgresServer()
+    except MachineError as error:
+        if os.environ.get("CI") == "true":
+            raise
+        pytest.skip(f"no PostgreSQL here: {error.message}")
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,7 @@
 In each page the blocks run in order, in one temporary folder. ``python`` blocks share one namespace; a ``text`` block
 right after one is what it prints. ``console`` blocks are shell commands after ``$``, with what they print below; ``…``
 stands for anything. ``sh`` blocks are for people only: they install things or run for minutes. Addresses are changed on
-the way: ``localhost:9092`` becomes the broker of this run, and a relative ``sqlite:`` path in Python an absolute one,
+the way: ``localhost:9092`` becomes the broker of this run, ``shop@localhost/shop`` its PostgreSQL server, and a relative ``sqlite:`` path in Python an absolute one,
 because all pages share a Spark whose own folder is not theirs.
 """
 
@@ -124,6 +124,9 @@ def test_every_block_of_a_page_runs(
         text = block.text
         if block.kind in ("python", "console") and "kafka://" in text:
             text = text.replace("localhost:9092", request.getfixturevalue("kafka").bootstrap)
+        if block.kind in ("python", "console") and "shop@localhost/shop" in text:
+            server = request.getfixturevalue("postgres").address.removeprefix("postgresql://")
+            text = text.replace("shop@localhost/shop", server)
         if block.kind == "python":
             text = re.sub(r'(["\'])sqlite:(?=\w)', rf"\1sqlite:{tmp_path}/", text)
             output = io.StringIO()

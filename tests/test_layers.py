@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 SRC = ROOT / "src"
 
 LAYERS = (
-    "version", "errors", "event", "failpoint", "codec", "config", "fork", "database", "log",
+    "version", "errors", "event", "failpoint", "codec", "config", "address", "fork", "database", "log",
     "plan", "kernel", "sink", "outlet", "view", "pipeline", "load", "spark",
     "runtime", "testing", "bench", "doctor", "cli",
 )  # fmt: skip

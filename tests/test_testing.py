@@ -8,11 +8,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
+import psycopg
 import pytest
 
 from millstream.errors import MachineError
-from millstream.testing import KafkaBroker
+from millstream.testing import KafkaBroker, PostgresServer
+from tests.waiting import until
 
 kafka = pytest.importorskip("confluent_kafka")
 admin = pytest.importorskip("confluent_kafka.admin")
@@ -88,7 +91,8 @@ def test_a_broker_that_cannot_start_shows_its_log(broker: KafkaBroker) -> None:
 def test_a_broker_dies_with_its_owner_even_when_that_is_killed(broker: KafkaBroker) -> None:
     script = """
 import time
-from millstream.testing import KafkaBroker
+from millstream.testing import KafkaBroker, PostgresServer
+from tests.waiting import until
 with KafkaBroker() as broker:
     print(broker.pid, flush=True)
     time.sleep(600)
@@ -110,3 +114,54 @@ def alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+# PostgreSQL
+
+
+def rows_of(address: str) -> list[tuple[object, ...]]:
+    with psycopg.connect(address) as db:
+        return db.execute("SELECT n FROM facts ORDER BY n").fetchall()
+
+
+def test_a_postgresql_server_keeps_its_data_over_a_restart_and_a_crash(own_postgres: PostgresServer) -> None:
+    with psycopg.connect(own_postgres.address) as db:
+        db.execute("CREATE TABLE facts AS SELECT 1 AS n")
+    first = own_postgres.pid
+    own_postgres.restart()
+    assert own_postgres.pid != first
+    with psycopg.connect(own_postgres.address) as db:
+        db.execute("INSERT INTO facts VALUES (2)")
+    own_postgres.kill()
+    assert own_postgres.pid is None
+    with pytest.raises(psycopg.OperationalError):
+        rows_of(own_postgres.address)
+    own_postgres.start()
+    assert rows_of(own_postgres.address) == [(1,), (2,)]
+
+
+POSTGRES_OWNER = """
+import sys, time
+from millstream.testing import PostgresServer
+with PostgresServer() as server:
+    print(server.pid, server.address, flush=True)
+    time.sleep(300)
+"""
+
+
+def test_a_postgresql_server_does_not_outlive_its_owner(postgres: PostgresServer) -> None:
+    owner = subprocess.Popen([sys.executable, "-c", POSTGRES_OWNER], stdout=subprocess.PIPE, text=True)
+    assert owner.stdout is not None
+    pid, address = owner.stdout.readline().split()
+    psycopg.connect(address).close()
+    owner.kill()
+    owner.communicate(timeout=30)
+    until(lambda: not Path(f"/proc/{pid}").exists())
+
+
+def test_a_machine_without_postgresql_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("millstream.testing.postgres._FOLDERS", (str(tmp_path),))
+    with pytest.raises(MachineError, match="no PostgreSQL server of version 15") as caught:
+        PostgresServer()
+    assert "apt-get install postgresql" in caught.value.hint

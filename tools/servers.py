@@ -1,4 +1,4 @@
-"""Install what the tests need beyond Python packages: strace from Debian, and the jars of Kafka and of Spark's connector.
+"""Install what the tests need beyond Python packages: strace and PostgreSQL from Debian, the jars of Kafka and of Spark's connector.
 
 As root on Debian this is automatic. Elsewhere it says what is missing; the tests then skip what they cannot do, unless
 CI=true, where a missing part is a failure.
@@ -10,21 +10,27 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 from millstream.errors import MachineError
 from millstream.spark.jars import kafka_broker_classpath, spark_kafka_jars
+from millstream.testing.postgres import find_postgres
 
-PACKAGES = {"strace": "strace"}
+# Debian makes and starts a cluster with the package, unless this says otherwise; the tests start servers of their own.
+_CLUSTERS = Path("/etc/postgresql-common/createcluster.conf")
 
 
 def main() -> int:
     """Install; give 1 if something is missing where it must not."""
-    missing = [package for command, package in PACKAGES.items() if shutil.which(command) is None]
+    missing = _missing()
     if missing and os.geteuid() == 0 and shutil.which("apt-get"):
+        if "postgresql" in missing and not _CLUSTERS.exists():
+            _CLUSTERS.parent.mkdir(parents=True, exist_ok=True)
+            _CLUSTERS.write_text("create_main_cluster = false\n")
         environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
         for command in (["apt-get", "update", "-qq"], ["apt-get", "install", "-y", "-qq", *missing]):
             subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=False)
-        missing = [package for command, package in PACKAGES.items() if shutil.which(command) is None]
+        missing = _missing()
     problems = [f"{package} is not installed (apt-get install {package})" for package in missing]
     try:
         kafka_broker_classpath()
@@ -34,6 +40,16 @@ def main() -> int:
     for problem in problems:
         print(f"missing for the tests: {problem}", file=sys.stderr)
     return 1 if problems and os.environ.get("CI") == "true" else 0
+
+
+def _missing() -> list[str]:
+    """The Debian packages that are not there."""
+    missing = [] if shutil.which("strace") else ["strace"]
+    try:
+        find_postgres()
+    except MachineError:
+        missing.append("postgresql")
+    return missing
 
 
 if __name__ == "__main__":

@@ -7,12 +7,15 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from millstream.address import PostgresAddress, parse_address
 from millstream.config import Settings
 from millstream.errors import MachineError, MillstreamError
 from millstream.log import open_log
+from millstream.sink import open_store
 from millstream.spark import java
 
 _START = """
@@ -34,14 +37,16 @@ class Check:
     hint: str = ""
 
 
-def checks(settings: Settings, *, spark: bool = True) -> Iterator[Check]:
-    """Look at one thing after the other. Starting Spark twice, to measure, takes up to a minute."""
+def checks(settings: Settings, *, spark: bool = True, views: str | None = None) -> Iterator[Check]:
+    """Look at one thing after the other, also at a place for views. Starting Spark twice, to measure, takes up to a minute."""
     yield _check("python", _python)
     yield _check("sqlite", _sqlite)
     yield _check("java", _java)
     yield _check("cache folder", lambda: _writable(java.cache_folder()))
     yield _check("temporary folder", lambda: _writable(Path(tempfile.gettempdir())))
     yield _check("log", lambda: _log(settings))
+    if views is not None:
+        yield _check("views", lambda: _views(views))
     if spark:
         yield _check("spark", _spark)
         yield _check("class-data archive", _archive)
@@ -95,6 +100,20 @@ def _log(settings: Settings) -> str:
         return f"{settings.log} (none yet; it can be made there)"
     with open_log(settings.log, create=False, kafka=settings.kafka) as log:
         return f"{settings.log}, {len(log.topics())} topics"
+
+
+def _views(address: str) -> str:
+    place = parse_address(address)
+    if isinstance(place, PostgresAddress):
+        from millstream.sink.postgres_server import Server
+
+        with closing(Server(place)) as server:
+            return server.describe()
+    if not place.exists():
+        _writable(place.absolute().parent)
+        return f"{address} (none yet; they can be made there)"
+    with open_store(address) as store:
+        return f"{address}, {len(store.views())} views"
 
 
 def _spark() -> str:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
+from millstream.address import parse_address
 from millstream.errors import PlanError
 from millstream.plan.fingerprint import fingerprint
 from millstream.plan.nodes import Column, Emit, EventTime, Late, Source, source_of, sources_of
@@ -65,6 +66,7 @@ class Pipeline:
         self.name = name
         self.log = log
         self.to = to if to is not None else f"sqlite:{name}.views.db"
+        parse_address(self.to)
         self.checkpoint = checkpoint if checkpoint is not None else f"{name}.checkpoint"
         self.kafka = dict(kafka or {})
         self.buckets = buckets
@@ -195,6 +197,8 @@ class Pipeline:
                     f"{what}: its rows are told apart by where in the log they come from; found key={key!r}",
                     hint="group_by(…).agg(…) makes one row for each key",
                 )
+            if to is not None:
+                parse_address(to)
             names = [Column(each, "") for each in relation.columns]
             found = existing(key, names, f"{what}: key") if key is not None else natural_key(relation.node)
             view = View(name, relation.node, to if to is not None else self.to, emit, found, place, self.name)

@@ -66,9 +66,9 @@ def rows(store: Store, view: str) -> list[tuple[Any, ...]]:
 class Writer:
     """Commits batches one after the other, as a pipeline would."""
 
-    def __init__(self, sink: Sink, checkpoint: str = "c1") -> None:
+    def __init__(self, sink: Sink, checkpoint: str = "c1", *, takeover: bool = False) -> None:
         self.sink, self.checkpoint, self.next = sink, checkpoint, 0
-        self.fence = sink.claim(PIPELINE)
+        self.fence = sink.claim(PIPELINE, takeover=takeover)
         sink.prepare(PIPELINE, FINGERPRINT, TARGETS)
 
     def batch(self, *parts: tuple[Target, Sequence[Change]], **more: Any) -> Batch:
@@ -227,12 +227,13 @@ class SinkContract:
         assert store.get("types", [1]) == table.drop_columns([WEIGHT]).to_pylist()[0]
 
     def test_names_and_values_are_data_whatever_they_hold(self, sink: Sink, store: Store) -> None:
-        odd = 'drop"; DROP TABLE x; --'
+        odd, text = '100%s drop"; DROP TABLE x; --', "\\.\n\\N %s \t'\"\\ \r\n,;"
         target = Target(odd, pa.schema([("select", pa.string()), ("a b'", pa.string())]), ("select",))
         fence = sink.claim(odd)
         sink.prepare(odd, FINGERPRINT, [target])
-        assert sink.commit(Batch("c'", 0, fence, changes={odd: changes(target, ("'; --", "\0x", 1))}))
-        assert store.get(odd, ["'; --"]) == {"select": "'; --", "a b'": "\0x"}
+        assert sink.commit(Batch("c'", 0, fence, changes={odd: changes(target, ("'; --", text, 1))}))
+        assert store.get(odd, ["'; --"]) == {"select": "'; --", "a b'": text}
+        assert rows(store, odd) == [("'; --", text)]
 
     # the ledger
 

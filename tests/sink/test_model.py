@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +12,13 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millstream.sink.contract import Batch, Target
+from millstream.address import PostgresAddress, parse_address
+from millstream.sink.contract import Batch, Sink, Store, Target
+from millstream.sink.postgres import PostgresSink
+from millstream.sink.postgres_reading import PostgresStore
 from millstream.sink.reading import SqliteStore
 from millstream.sink.sqlite import SqliteSink
+from millstream.testing import PostgresServer
 from tests.contracts.sink import changes, counts
 
 KEYED = Target("keyed", pa.schema([("k", pa.float64()), ("s", pa.string()), ("v", pa.float64())]), ("k", "s"))
@@ -43,16 +45,7 @@ def all_canonical(row: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(map(canonical, row))
 
 
-@contextmanager
-def opened() -> Iterator[tuple[SqliteSink, SqliteStore, int]]:
-    with tempfile.TemporaryDirectory() as folder, SqliteSink(Path(folder, "views.db"), keep=3) as sink:
-        fence = sink.claim("p")
-        sink.prepare("p", "f", [KEYED, BAG])
-        with SqliteStore(Path(folder, "views.db")) as store:
-            yield sink, store, fence
-
-
-def stored(store: SqliteStore, view: str) -> list[tuple[Any, ...]]:
+def stored(store: Store, view: str) -> list[tuple[Any, ...]]:
     return [all_canonical(tuple(row.values())) for row in store.table(view).to_pylist()]
 
 
@@ -83,36 +76,58 @@ def keyed_batch(draw: Any, model: dict[Key, Row]) -> list[tuple[Any, ...]]:
 @given(data=st.data())
 @settings(max_examples=60, deadline=None)
 def test_batches_against_a_dictionary_and_any_replay_changes_nothing(data: st.DataObject) -> None:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        SqliteSink(Path(folder, "views.db"), keep=3) as sink,
+        SqliteStore(Path(folder, "views.db")) as store,
+    ):
+        check(data, sink, store)
+
+
+@given(data=st.data())
+@settings(max_examples=40, deadline=None)
+def test_the_same_in_postgresql(postgres: PostgresServer, data: st.DataObject) -> None:
+    address = parse_address(f"{postgres.address}?schema=model")
+    assert isinstance(address, PostgresAddress)
+    with PostgresSink(address, keep=3) as sink, PostgresStore(address) as store:
+        sink.claim("p", takeover=True)
+        sink.forget("p")  # what the example before has left
+        check(data, sink, store)
+
+
+def check(data: st.DataObject, sink: Sink, store: Store) -> None:
+    """Draw batches, commit them, some of them twice, and compare after each."""
     model: dict[Key, Row] = {}
     bag: Counter[tuple[Any, ...]] = Counter()
     batches: list[Batch] = []
-    with opened() as (sink, store, fence):
-        for number in range(data.draw(st.integers(1, 6))):
-            keyed = data.draw(keyed_batch(model))
-            wanted = data.draw(st.lists(rows, max_size=5))
-            gone = data.draw(st.lists(st.sampled_from(sorted(bag.elements(), key=str)), max_size=3)) if bag else []
-            gone = list((Counter(gone) & bag).elements())
-            weighted = [(*row, 1) for row in wanted] + [
-                (*(math.nan if value == "NaN" else value for value in row), -1) for row in gone
-            ]
-            bag.update(all_canonical(row) for row in wanted)
-            bag -= Counter(gone)
-            batch = Batch(
-                "c",
-                number,
-                fence,
-                {"t": {0: number + 1}},
-                {"keyed": changes(KEYED, *keyed), "bag": changes(BAG, *data.draw(st.permutations(weighted)))},
-                counts=counts(("t", 0, 1, 1, 0, 0, 0, 0, 0, 0, None)),
-            )
-            batches.append(batch)
-            assert sink.commit(batch)
-            for replayed in batches[data.draw(st.integers(0, len(batches))) :]:
-                assert not sink.commit(replayed)
-            assert Counter(stored(store, "keyed")) == Counter(all_canonical(row) for row in model.values())
-            assert Counter(stored(store, "bag")) == bag
-            assert store.admission().to_pylist()[0]["records"] == number + 1
-            for name, row in model.items():
-                found = store.get("keyed", row[:2])
-                assert found is not None
-                assert all_canonical(tuple(found.values()))[:2] == name
+    fence = sink.claim("p")
+    sink.prepare("p", "f", [KEYED, BAG])
+    for number in range(data.draw(st.integers(1, 6))):
+        keyed = data.draw(keyed_batch(model))
+        wanted = data.draw(st.lists(rows, max_size=5))
+        gone = data.draw(st.lists(st.sampled_from(sorted(bag.elements(), key=str)), max_size=3)) if bag else []
+        gone = list((Counter(gone) & bag).elements())
+        weighted = [(*row, 1) for row in wanted] + [
+            (*(math.nan if value == "NaN" else value for value in row), -1) for row in gone
+        ]
+        bag.update(all_canonical(row) for row in wanted)
+        bag -= Counter(gone)
+        batch = Batch(
+            "c",
+            number,
+            fence,
+            {"t": {0: number + 1}},
+            {"keyed": changes(KEYED, *keyed), "bag": changes(BAG, *data.draw(st.permutations(weighted)))},
+            counts=counts(("t", 0, 1, 1, 0, 0, 0, 0, 0, 0, None)),
+        )
+        batches.append(batch)
+        assert sink.commit(batch)
+        for replayed in batches[data.draw(st.integers(0, len(batches))) :]:
+            assert not sink.commit(replayed)
+        assert Counter(stored(store, "keyed")) == Counter(all_canonical(row) for row in model.values())
+        assert Counter(stored(store, "bag")) == bag
+        assert store.admission().to_pylist()[0]["records"] == number + 1
+        for name, row in model.items():
+            found = store.get("keyed", row[:2])
+            assert found is not None
+            assert all_canonical(tuple(found.values()))[:2] == name

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -354,3 +355,27 @@ def test_a_closed_sink_says_so(path: Path) -> None:
     sink.close()
     with pytest.raises(ViewStoreUnavailable, match="closed"):
         sink.claim("p")
+
+
+# rows without a key
+
+TIMED = Target("timed", pa.schema([("what", pa.string()), ("at", pa.timestamp("us", "UTC"))]))
+
+
+@pytest.mark.parametrize("made_earlier", [False, True])
+def test_rows_without_a_key_lie_by_their_time_where_the_table_was_made_so(path: Path, made_earlier: bool) -> None:
+    moments = [*(NOON + timedelta(seconds=(7 * number) % 100 - 50) for number in range(100)), None]
+    with SqliteSink(path) as sink, SqliteStore(path, create=True) as store:
+        fence = sink.claim("p")
+        sink.prepare("p", "f", [TIMED])
+        if made_earlier:
+            with sink._file.write() as db:
+                db.execute("UPDATE millstream_views SET columns = replace(columns, ', \"first\": true', '')")
+            sink.prepare("p", "f", [TIMED])
+        sink.commit(Batch("c", 0, fence, changes={"timed": changes(TIMED, *((str(at), at, 1) for at in moments))}))
+        there = [row[0] for row in store.query("SELECT at FROM timed").rows]
+        in_order = [row[0] for row in store.query("SELECT at FROM timed ORDER BY at").rows]
+        assert len(there) == 101
+        assert (there == in_order) is not made_earlier
+        sink.commit(Batch("c", 1, fence, changes={"timed": changes(TIMED, *((str(at), at, -1) for at in moments))}))
+        assert rows(store, "timed") == []

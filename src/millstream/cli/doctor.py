@@ -12,10 +12,13 @@ from millstream.cli.output import json_option, log_option, settings, stderr, std
 
 @click.command("doctor")
 @click.option("--quick", is_flag=True, help="Do not start Spark.")
+@click.option(
+    "--views", metavar="WHERE", help="A place for views to look at: sqlite:PATH or postgresql://USER@HOST/DATABASE."
+)
 @log_option
 @json_option
-def command(quick: bool, log_url: str | None, as_json: bool) -> int:
-    """Check Python, SQLite, Java, folders, the log, and how long Spark takes to start.
+def command(quick: bool, views: str | None, log_url: str | None, as_json: bool) -> int:
+    """Check Python, SQLite, Java, folders, the log, a place for views, and how long Spark takes to start.
 
     Exit code 1 if something is missing; each line then says what to do.
 
@@ -23,7 +26,7 @@ def command(quick: bool, log_url: str | None, as_json: bool) -> int:
     Examples:
       millstream doctor
       millstream doctor --quick --json
-      millstream doctor --log kafka://localhost:9092
+      millstream doctor --log kafka://localhost:9092 --views postgresql://shop@localhost/shop
     """
     import msgspec
 
@@ -34,7 +37,7 @@ def command(quick: bool, log_url: str | None, as_json: bool) -> int:
         chosen = msgspec.structs.replace(chosen, log=log_url)
     found = []
     with stderr().status("looking…") as status:
-        for check in checks(chosen, spark=not quick):
+        for check in checks(chosen, spark=not quick, views=views):
             found.append(check)
             status.update(f"looked at {check.name}…")
             if not as_json:

@@ -19,7 +19,7 @@ def views_option(function: Any) -> Any:
         "--views",
         "where",
         metavar="WHERE",
-        help="Where the views are: sqlite:PATH, or the pipeline's FILE.py.  [default: every *views.db here]",
+        help="Where the views are: sqlite:PATH, postgresql://USER@HOST/DATABASE, or the pipeline's FILE.py.  [default: every *views.db here]",
     )(function)
 
 
@@ -83,7 +83,7 @@ def show_view(view: str, limit: int, where: str | None, as_json: bool) -> None:
 def query(view: str, sql: str, where: str | None, as_json: bool) -> None:
     """Run a SELECT over a view and whatever else is stored beside it.
 
-    The SQL is that of the store. Times are text in UTC, YYYY-MM-DD HH:MM:SS.
+    The SQL is that of the store. In SQLite times are text in UTC, YYYY-MM-DD HH:MM:SS.
 
     \b
     Examples:

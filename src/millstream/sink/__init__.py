@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from millstream.errors import ConfigError
+from millstream.address import PostgresAddress, parse_address
 from millstream.sink.contract import Batch, Entry, Sink, Store, Target
 
 __all__ = ["Batch", "Entry", "Sink", "Store", "Target", "open_sink", "open_store"]
 
 
 def open_sink(address: str) -> Sink:
-    """Open ``sqlite:PATH`` for writing; a missing file is made."""
+    """Open ``sqlite:PATH`` or ``postgresql://USER@HOST/DATABASE?schema=NAME`` for writing; a missing file or schema is made."""
+    place = parse_address(address)
+    if isinstance(place, PostgresAddress):
+        from millstream.sink.postgres import PostgresSink
+
+        return PostgresSink(place)
     from millstream.sink.sqlite import SqliteSink
 
-    return SqliteSink(_path(address))
+    return SqliteSink(place)
 
 
 def open_store(address: str, create: bool = False) -> Store:
-    """Open ``sqlite:PATH`` for reading; ``create`` makes a missing file, with no views in it."""
+    """Open the same for reading; ``create`` makes a missing file or schema, with no views in it."""
+    place = parse_address(address)
+    if isinstance(place, PostgresAddress):
+        from millstream.sink.postgres_reading import PostgresStore
+
+        return PostgresStore(place, create=create)
     from millstream.sink.reading import SqliteStore
 
-    return SqliteStore(_path(address), create=create)
-
-
-def _path(address: str) -> Path:
-    scheme, _, rest = address.partition(":")
-    if scheme != "sqlite" or not rest.strip("/"):
-        raise ConfigError(
-            f"views: found {address!r}, expected sqlite:PATH", hint="for example to='sqlite:shop.views.db'"
-        )
-    return Path(rest.removeprefix("//") if rest.startswith("///") else rest)
+    return SqliteStore(place, create=create)

@@ -27,8 +27,8 @@ SUMMED = -1
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _COLUMNS = "checkpoint, batch, fence, offsets, counts, state, committed_at"
-_LETTERS = pa.schema([("pipeline", pa.string()), ("batch", pa.int64()), *REJECTS])
-_ADMITTED = pa.schema([("pipeline", pa.string()), *COUNTS])
+LETTERS = pa.schema([("pipeline", pa.string()), ("batch", pa.int64()), *REJECTS])
+ADMITTED = pa.schema([("pipeline", pa.string()), *COUNTS])
 
 
 def to_datetime(text: str) -> datetime:
@@ -41,6 +41,11 @@ def has(db: Db, pipeline: str, checkpoint: str, batch: int) -> bool:
     newest = db.execute(
         "SELECT max(batch) FROM millstream_ledger WHERE pipeline = ? AND checkpoint = ?", (pipeline, checkpoint)
     ).get
+    return is_there(pipeline, checkpoint, batch, newest)
+
+
+def is_there(pipeline: str, checkpoint: str, batch: int, newest: int | None) -> bool:
+    """Whether a batch is there, given the newest one of its checkpoint that is."""
     if newest is None or batch == newest + 1:
         return False
     if batch <= newest:
@@ -108,11 +113,11 @@ def forget(db: Db, pipeline: str) -> None:
 def dead_letters(db: Db, pipeline: str | None, reason: str | None, limit: int) -> Any:
     """The newest rejects, newest first, as Arrow."""
     rows = db.execute(
-        f"SELECT {', '.join(_LETTERS.names)} FROM millstream_dead_letters"
+        f"SELECT {', '.join(LETTERS.names)} FROM millstream_dead_letters"
         " WHERE (pipeline = ?1 OR ?1 IS NULL) AND (reason = ?2 OR ?2 IS NULL) ORDER BY rowid DESC LIMIT ?3",
         (pipeline, reason, limit),
     ).fetchall()
-    return to_arrow(rows, _LETTERS)
+    return to_arrow(rows, LETTERS)
 
 
 def admission(db: Db, pipeline: str | None) -> Any:
@@ -124,7 +129,7 @@ def admission(db: Db, pipeline: str | None) -> Any:
         (pipeline,),
     ).fetchall()
     return to_arrow(
-        [(*row, max(filter(None, json.loads(marks)), key=time_micros, default=None)) for *row, marks in rows], _ADMITTED
+        [(*row, max(filter(None, json.loads(marks)), key=time_micros, default=None)) for *row, marks in rows], ADMITTED
     )
 
 

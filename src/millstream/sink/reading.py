@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import apsw
-import pyarrow as pa
 
 from millstream.database import Db
-from millstream.errors import UnknownView, ViewError
+from millstream.errors import ViewError
 from millstream.sink import ledger, tables
 from millstream.sink.contract import Rows, Store, ViewInfo
+from millstream.sink.definition import COUNT, find, key_columns
 from millstream.sink.file import ViewFile, quote
-from millstream.sink.values import comparable, encode
+from millstream.sink.values import encode
 
 
 class SqliteStore(Store):
@@ -41,15 +41,11 @@ class SqliteStore(Store):
         """The row of a key, or None. Text is taken for any type, in the form that Arrow reads."""
         with self._file.read() as db:
             kept = self._find(db, view)
-            names = kept.target.identity
-            if not names:
-                raise ViewError(f"view {view!r} has no key", hint="use table() or query()")
-            if len(key) != len(names):
-                raise ViewError(f"view {view!r}: found a key of {len(key)}, expected {len(names)}: {', '.join(names)}")
-            wanted = [_stored(value, kept.target.schema.field(name)) for name, value in zip(names, key, strict=True)]
-            where = " AND ".join(f"{quote(name)} IS ?" for name in names)
+            schema = kept.target.schema
+            wanted = [encode(each, schema.field(each.name).type)[0] for each in key_columns(kept.target, key)]
+            where = " AND ".join(f"{quote(name)} IS ?" for name in kept.target.identity)
             rows = db.execute(f"SELECT {kept.columns} FROM {kept.sql_name} WHERE {where}", wanted).fetchall()
-            found: list[dict[str, Any]] = tables.to_arrow(rows, kept.target.schema).to_pylist()
+            found: list[dict[str, Any]] = tables.to_arrow(rows, schema).to_pylist()
             return found[0] if found else None
 
     def query(self, sql: str) -> Rows:
@@ -88,18 +84,12 @@ class SqliteStore(Store):
             return ledger.admission(db, pipeline)
 
     def _find(self, db: Db, view: str) -> tables.Kept:
-        views = tables.load(db)
-        if view not in views:
-            raise UnknownView(
-                f"{self._file.path}: no view {view!r}; found {', '.join(views) or 'none'}",
-                hint="`millstream run FILE.py` makes the views of a pipeline",
-            )
-        return views[view]
+        return find(str(self._file.path), tables.load(db), view)
 
 
 def _info(db: Db, kept: tables.Kept) -> ViewInfo:
     target = kept.target
-    rows = db.execute(f"SELECT {'count(*)' if target.identity else f'total({tables.COUNT})'} FROM {kept.sql_name}").get
+    rows = db.execute(f"SELECT {'count(*)' if target.identity else f'total({COUNT})'} FROM {kept.sql_name}").get
     last = next(iter(ledger.entries(db, kept.pipeline, 1)), None)
     return ViewInfo(
         target.name,
@@ -111,13 +101,3 @@ def _info(db: Db, kept: tables.Kept) -> ViewInfo:
         last.batch if last else None,
         last.committed_at if last else None,
     )
-
-
-def _stored(value: Any, field: Any) -> Any:
-    """What SQLite holds for one value of a key."""
-    try:
-        scalar = pa.scalar(value).cast(field.type) if isinstance(value, str) else pa.scalar(value, field.type)
-    except (pa.ArrowException, TypeError, ValueError) as error:
-        raise ViewError(f"key column {field.name}: found {value!r}, expected {field.type}") from error
-    column = pa.table({field.name: pa.array([scalar.as_py()], field.type)})
-    return encode(comparable(column, pa.schema([field]), f"key column {field.name}")[field.name], field.type)[0]

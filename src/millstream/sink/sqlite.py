@@ -10,16 +10,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from millstream.database import Db
-from millstream.errors import CheckpointMismatch, PipelineError, ViewError
+from millstream.errors import PipelineError
 from millstream.failpoint import failpoint
 from millstream.sink import lease, ledger, tables
 from millstream.sink.contract import Batch, Entry, Sink, Target
+from millstream.sink.definition import check_changes, check_definition, check_names, check_target
 from millstream.sink.file import ViewFile
-from millstream.sink.values import time_micros, time_text
-
-_START_OVER = (
-    "to start over, `millstream run --rebuild` computes the views anew; or give the changed pipeline another name"
-)
+from millstream.sink.values import sql_type, time_micros, time_text
 
 
 class SqliteSink(Sink):
@@ -77,41 +74,23 @@ class SqliteSink(Sink):
         if claimed != pipeline:
             raise PipelineError(f"pipeline {pipeline!r} is not claimed by this sink, which holds {claimed!r}")
         for target in targets:
-            tables.check_target(target)
-        wanted = {target.name: target for target in targets}
-        if len({name.lower() for name in wanted}) < len(targets):
-            raise ViewError(f"two views of one name among {', '.join(target.name for target in targets)}")
+            check_target(target, sql_type)
+        check_names(targets)
         with self._file.write() as db:
             _check_fence(db, pipeline, fence)
-            everything = tables.load(db)
-            mine = {name: kept for name, kept in everything.items() if kept.pipeline == pipeline}
-            if mine or ledger.entries(db, pipeline, 1):
-                _compare(pipeline, fingerprint, wanted, mine)
-            else:
-                for name, kept in everything.items():
-                    if name.lower() in {each.lower() for each in wanted}:
-                        raise ViewError(
-                            f"{self._file.path}: the view {name!r} is already kept here, by pipeline {kept.pipeline!r}",
-                            hint="give the view another name, or keep it in another file (to=…)",
-                        )
-                mine = {
-                    name: tables.Kept(target, pipeline, fingerprint, first=tables.first_time(target))
-                    for name, target in wanted.items()
-                }
-                for kept in mine.values():
-                    tables.create(db, kept)
-        self._kept = mine
+            begun = bool(ledger.entries(db, pipeline, 1))
+            where = str(self._file.path)
+            if check_definition(where, pipeline, fingerprint, targets, tables.load(db), begun=begun):
+                for target in targets:
+                    tables.create(db, tables.Kept(target, pipeline, fingerprint, first=tables.first_time(target)))
+            self._kept = tables.load(db, pipeline=pipeline)
 
     def commit(self, batch: Batch) -> bool:
         """Apply a batch, whole; False if it is there already."""
         pipeline, _ = self._claim()
-        if self._kept is None:
-            raise PipelineError(f"pipeline {pipeline!r}: prepare() comes before the first commit()")
-        unknown = sorted(set(batch.changes) - set(self._kept))
-        if unknown:
-            raise PipelineError(f"changes of {unknown[0]!r}, which is not a view of {pipeline!r}; nothing was written")
+        known = check_changes(pipeline, self._kept, batch.changes)
         # All of this needs no lock, and readers of the lease and other pipelines should not wait for it.
-        writes = [tables.plan_writes(self._kept[view], changes) for view, changes in sorted(batch.changes.items())]
+        writes = [tables.plan_writes(known[view], changes) for view, changes in sorted(batch.changes.items())]
         page = ledger.Page(batch)
         failpoint("sink.before_write")
         with self._file.write() as db:
@@ -183,31 +162,3 @@ def _check_fence(db: Db, pipeline: str, fence: int) -> None:
     found = db.execute("SELECT fence FROM millstream_lease WHERE pipeline = ?", (pipeline,)).get
     if found != fence:
         raise lease.taken_over(pipeline, found, fence)
-
-
-def _compare(pipeline: str, fingerprint: str, wanted: dict[str, Target], stored: dict[str, tables.Kept]) -> None:
-    """Refuse views that are not the stored ones: going on would mix rows of two definitions."""
-    found = ""
-    for name in sorted(wanted.keys() | stored.keys()):
-        if name not in stored:
-            found = f"view {name!r} is new, and would lack what came before"
-        elif name not in wanted:
-            found = f"view {name!r} is stored but no longer defined"
-        else:
-            old, new = stored[name].target, wanted[name]
-            if (old.key, old.append) != (new.key, new.append):
-                found = f"view {name!r} is stored by the key {_key(old)}, now it is {_key(new)}"
-            elif old.schema != tables.plain_schema(new.schema):
-                found = f"view {name!r} is stored as ({_columns(old)}), now it is ({_columns(new)})"
-            elif stored[name].fingerprint != fingerprint:
-                found = f"its fingerprint is {fingerprint}, the stored one {stored[name].fingerprint}"
-        if found:
-            raise CheckpointMismatch(f"pipeline {pipeline!r} is not the one that was stored: {found}", hint=_START_OVER)
-
-
-def _key(target: Target) -> str:
-    return "of its origin" if target.append else f"({', '.join(target.key)})"
-
-
-def _columns(target: Target) -> str:
-    return ", ".join(f"{field.name} {field.type}" for field in target.schema)

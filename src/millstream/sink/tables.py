@@ -22,11 +22,11 @@ import pyarrow as pa
 from millstream.database import Db
 from millstream.errors import PipelineError, ViewError
 from millstream.sink.contract import ORIGIN, WEIGHT, Target
+from millstream.sink.definition import COUNT, ROW, plain_schema, taken_back, weighted
 from millstream.sink.file import quote
 from millstream.sink.net import Net, describe, net_by_key, net_by_row
-from millstream.sink.values import comparable, decode, encode, sql_type
+from millstream.sink.values import decode, encode, sql_type
 
-COUNT, ROW = "_count", "_row"
 _encoder = msgspec.msgpack.Encoder()
 _NEVER = -(1 << 63)
 
@@ -40,7 +40,7 @@ class Kept:
     fingerprint: str
     null_keys: bool = False
     first: str | None = None
-    """The column of time that comes before the digest, in a table without a key. Tables made by version 0.3 have none."""
+    """The column of time that comes before the digest, in a table without a key. Tables that were made earlier have none."""
 
     @property
     def sql_name(self) -> str:
@@ -51,31 +51,6 @@ class Kept:
     def columns(self) -> str:
         """Its columns, quoted, for a statement."""
         return ", ".join(map(quote, self.target.schema.names))
-
-
-def check_target(target: Target) -> None:
-    """Refuse a view that cannot be kept, before anything is made."""
-    name, names = target.name, target.schema.names
-    what = f"view {name!r}"
-    if not name or name.lower().startswith(("millstream", "sqlite_")):
-        raise ViewError(f"{what}: the name is reserved", hint="names begin neither with millstream nor with sqlite_")
-    folded = [column.lower() for column in names]
-    twice = sorted({column for column in folded if folded.count(column) > 1})
-    if twice or not names:
-        found = f"two columns called {twice[0]!r}" if twice else "no column"
-        raise ViewError(
-            f"{what}: {found}; SQLite does not tell upper from lower case", hint="give each a name of its own"
-        )
-    taken = {COUNT, ROW, WEIGHT} & set(folded)
-    if taken:
-        raise ViewError(f"{what}: the column name {min(taken)} is reserved", hint="give the column another name")
-    if target.append and target.key:
-        raise ViewError(f"{what}: an append-only view is keyed by its origin, found the key {target.key}")
-    missing = [column for column in target.identity if column not in names]
-    if missing:
-        raise ViewError(f"{what}: no column {missing[0]!r} for its key; found {', '.join(names)}")
-    for field in target.schema:
-        sql_type(field.type, f"{what}, column {field.name!r}")
 
 
 def create(db: Db, kept: Kept) -> None:
@@ -98,11 +73,6 @@ def create(db: Db, kept: Kept) -> None:
             json.dumps(target.key, ensure_ascii=False), int(target.append), bytes(plain_schema(target.schema).serialize()),
         ),
     )  # fmt: skip
-
-
-def plain_schema(schema: Any) -> Any:
-    """Names and types, which is what counts: whether Spark knows a column to be never null may change by itself."""
-    return pa.schema([pa.field(field.name, field.type) for field in schema])
 
 
 def load(db: Db, *, pipeline: str | None = None) -> dict[str, Kept]:
@@ -147,11 +117,7 @@ def first_time(target: Target) -> str | None:
 def plan_writes(kept: Kept, changes: Any) -> Writes:
     """What a batch's changes of one view will write."""
     target = kept.target
-    what = f"view {target.name!r}"
-    schema = target.schema.append(pa.field(WEIGHT, pa.int64()))
-    frame = comparable(changes, schema, what)
-    if frame[WEIGHT].null_count():
-        raise PipelineError(f"{what}: a change without a weight; nothing of the batch was written")
+    frame = weighted(target, changes)
     if not target.identity:
         summed = net_by_row(frame)
         rows = _tuples(summed.drop(WEIGHT), target.schema)
@@ -258,12 +224,7 @@ def _count(db: Db, kept: Kept, writes: Writes) -> None:
     below = db.execute(f"SELECT {kept.columns}, {COUNT} FROM {kept.sql_name} WHERE {COUNT} < 0 LIMIT 1").fetchall()
     if below:
         *row, count = below[0]
-        names = kept.target.schema.names
-        raise PipelineError(
-            f"view {kept.target.name!r}, row {describe(dict(zip(names, row, strict=True)))}: taken back more often than it"
-            f" came, its count would be {count}; nothing of the batch was written",
-            hint="the changes do not fit what is stored: this is a fault of what computed them",
-        )
+        raise taken_back(kept.target, describe(dict(zip(kept.target.schema.names, row, strict=True))), count)
     db.execute(f"DELETE FROM {kept.sql_name} WHERE {COUNT} = 0")
 
 

@@ -93,11 +93,14 @@ def decode(values: Sequence[Any], type_: Any) -> Any:
         return pa.array(values, pa.int64()).cast(pa.duration("us") if t.is_duration(type_) else type_).cast(type_)
     if t.is_decimal(type_):
         return pa.array(values, pa.string()).cast(type_)
-    if t.is_nested(type_):
-        read = _from_json(type_)
-        plain = pa.array([None if value is None else read(json.loads(value)) for value in values], _plain_type(type_))
-        return _cast(_cast(plain, _in_micros(type_)), type_)
-    return pa.array(values, type_)
+    return nested_array(values, type_) if t.is_nested(type_) else pa.array(values, type_)
+
+
+def nested_array(texts: Sequence[Any], type_: Any) -> Any:
+    """The Arrow array of nested values that are stored as JSON."""
+    read = _from_json(type_)
+    plain = pa.array([None if text is None else read(json.loads(text)) for text in texts], _plain_type(type_))
+    return _cast(_cast(plain, _in_micros(type_)), type_)
 
 
 def time_text(micros: int) -> str:
@@ -222,7 +225,8 @@ def _to_json(type_: Any) -> Callable[[Any], Any]:
     if t.is_decimal(type_):
         return lambda number: f"{number:f}"
     if t.is_floating(type_):
-        return lambda number: number if math.isfinite(number) else str(number)
+        # as text what JSON has no number for; in PostgreSQL's JSON that is −0.0 as well
+        return lambda number: number if math.isfinite(number) and (number or str(number) == "0.0") else str(number)
     if t.is_binary(type_) or t.is_large_binary(type_) or t.is_fixed_size_binary(type_):
         return lambda data: base64.b64encode(data).decode()
     return lambda value: value

@@ -1,0 +1,89 @@
+"""A pipeline keeps its views in PostgreSQL: restarts, a server that restarts, the same rows as in SQLite, and reading them."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from click.testing import CliRunner
+from pyspark.sql import SparkSession
+
+from millstream.cli import main
+from millstream.log import open_log
+from millstream.pipeline import Pipeline
+from millstream.plan.relation import tumbling
+from millstream.runtime.run import run
+from millstream.runtime.verify import verify
+from millstream.testing import PostgresServer
+from tests.runtime.shop_file import BEGIN, append_clicks
+
+LONG = "a_view_whose_name_is_as_long_as_postgresql_lets_it_be_and_not"
+"""61 characters: two views have it but for the last ones."""
+
+
+def shop(label: str, folder: Path, to: str) -> Pipeline:
+    made = Pipeline("shop", log=f"sqlite:{folder / 'log.db'}", to=to, checkpoint=str(folder / label), buckets=2)
+    clicks = made.stream(
+        "clicks", "user long, page string, amount double, at timestamp", time="at", delay="10 seconds", late="route"
+    )
+    by_page = clicks.group_by("page", tumbling("at", "1 minute")).agg(n="count(*)", total="sum(amount)")
+    made.view("per_minute", by_page)
+    made.view(f"{LONG}_1", clicks.group_by("user").agg(n="count(*)", pages="collect_set(page)", best="max(amount)"))
+    made.view(f"{LONG}_2", by_page.select("page", "n"))  # without a key
+    made.view("large", clicks.where("amount > 10").select("user", "at", "named_struct('p', page, 'a', amount) AS what"))
+    return made
+
+
+def outcome(made: Pipeline) -> dict[str, Any]:
+    return {name: sorted(view.arrow().to_pylist(), key=repr) for name, view in made.views.items()}
+
+
+def test_a_pipeline_in_postgresql_has_the_views_it_has_in_sqlite(
+    spark: SparkSession, postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = f"{postgres.address}?schema=shop_{uuid.uuid4().hex}"
+    with open_log(f"sqlite:{tmp_path / 'log.db'}") as log:
+        log.create_topic("clicks", 2)
+    pipelines = [shop("postgres", tmp_path, address), shop("sqlite", tmp_path, f"sqlite:{tmp_path / 'views.db'}")]
+    for first, count in ((0, 200), (200, 150)):
+        append_clicks(tmp_path, first, count)
+        for made in pipelines:
+            run(made, spark=spark, once=True, rate_limit=100)
+        postgres.restart()
+    verified = verify(pipelines[0], spark=spark)
+    assert verified.equal, verified
+    assert verified.records == 350
+    assert outcome(pipelines[0]) == outcome(pipelines[1])
+
+    # planted: a row that the log does not give
+    with psycopg.connect(postgres.address) as db:
+        db.execute(f"UPDATE {address.partition('=')[2]}.per_minute SET n = n + 1 WHERE page = 'a'")
+    assert not verify(pipelines[0], spark=spark).equal
+
+    view = pipelines[0].views["per_minute"]
+    row = view.get("b", BEGIN)
+    assert row is not None
+    assert row == pipelines[1].views["per_minute"].get("b", BEGIN)
+    assert view.frame().filter(page="b", window_start=BEGIN)["total"].to_list() == [row["total"]]
+    assert len(view.pandas()) == view.arrow().num_rows
+
+    monkeypatch.chdir(tmp_path)
+    assert {each["name"]: each["rows"] for each in asked("list", "--views", address)} == {
+        name: view.arrow().num_rows for name, view in pipelines[0].views.items()
+    }
+    assert len(asked("show", "per_minute", "--views", address)) == view.arrow().num_rows
+    sql = "SELECT page, sum(n) AS n, max(total::numeric) AS most, max(window_end) AS upto FROM per_minute WHERE page = 'b' GROUP BY page"
+    (answer,) = asked("query", "per_minute", sql, "--views", address)
+    assert answer["page"] == "b"
+    assert int(answer["n"]) == view.frame().filter(page="b")["n"].sum()
+    assert answer["upto"] == view.frame().filter(page="b")["window_end"].max().isoformat().replace("+00:00", "Z")
+
+
+def asked(*arguments: str) -> Any:
+    done = CliRunner().invoke(main, ["views", *arguments, "--json"], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return json.loads(done.output)
