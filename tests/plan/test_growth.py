@@ -46,6 +46,7 @@ ENDLESS: dict[str, tuple[Make, str, str]] = {
     "group of each offset": (lambda it: it["words"].group_by("_offset AS o").agg(n="count(*)"), "one row for each o", "tumbling"),
     "distinct": (lambda it: it["clicks"].distinct(), "at", "tumbling"),
     "distinct behind a join": (lambda it: outer(it).select("user", "at").distinct(), "at", "tumbling"),
+    "distinct by the time of its right": (lambda it: outer(it).select("buyer", "sold").distinct(), "sold", "tumbling"),
     "first": (lambda it: it["clicks"].deduplicate("user"), "the first row of each user", "within="),
     "rank": (lambda it: it["clicks"].over("user", order="amount").add(n="rank()"), "every row", "span"),
     "running total": (lambda it: it["clicks"].over("user", order="at").add(n="sum(amount)"), "every row", "span"),

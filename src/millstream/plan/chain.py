@@ -153,7 +153,8 @@ class _Builder:
         self.outputs: list[Output] = []
 
     def build(self, views: Sequence[ViewPlan], to: str) -> Chain:
-        for view in views:
+        # By name: state goes by these numbers, and views may change places in the file.
+        for view in sorted(views, key=lambda each: each.name):
             self._view(view)
         for maker in self.makers:
             if maker.source and maker.source.time and maker.source.time.late == "route":
@@ -163,6 +164,8 @@ class _Builder:
                 self._feed_changelog(maker)
             elif maker.sides is not None:
                 self._feed_join(maker, maker.sides)
+        said = {view.name: place for place, view in enumerate(views)}
+        self.outputs.sort(key=lambda output: said.get(output.name, len(said)))
         # Views are numbered last: only now is it known how many makers there are.
         first = len(self.makers)
         ports = {

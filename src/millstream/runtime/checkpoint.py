@@ -1,4 +1,4 @@
-"""The identity of a checkpoint: which pipeline and definition it is of, and where in the log it began.
+"""The identity of a checkpoint: which pipeline, definition and layout it is of, and where in the log it began.
 
 Spark's batch numbers begin again with a new checkpoint, so the ledger names batches by checkpoint and number. A
 checkpoint that is gone while the ledger is there, or the other way round, is an error: going on would skip or repeat records.
@@ -15,9 +15,12 @@ import msgspec
 
 from millstream.errors import CheckpointMismatch
 from millstream.pipeline import Pipeline
+from millstream.plan.chain import Chain
+from millstream.plan.layout import difference, layout
 from millstream.sink import Entry
 
-FORMAT = 1
+FORMAT = 2
+"""Since 2 kernels are numbered by the names of views, and the layout of the chain is kept."""
 _NAME = "millstream.json"
 
 
@@ -30,11 +33,18 @@ class Checkpoint(msgspec.Struct, frozen=True):
     start: dict[str, dict[int, int]]
     tasks: int
     """Tasks of a stage; buckets are dealt out by it, so it stays what it was at the start."""
+    layout: dict[str, str] = {}
+    """What has state under which number; see :mod:`millstream.plan.layout`. Those of format 1 do not say."""
     format: int = FORMAT
 
 
 def open_checkpoint(
-    folder: Path, pipeline: Pipeline, bounds: Mapping[str, Mapping[int, int]], last: Entry | None, tasks: int
+    folder: Path,
+    pipeline: Pipeline,
+    chain: Chain,
+    bounds: Mapping[str, Mapping[int, int]],
+    last: Entry | None,
+    tasks: int,
 ) -> Checkpoint:
     """Read the identity, or make one for a pipeline that has never run; ``last`` is what the views' ledger says.
 
@@ -52,7 +62,7 @@ def open_checkpoint(
             raise CheckpointMismatch(
                 f"{folder} holds something else than a checkpoint of Millstream", hint="name another with checkpoint="
             )
-        return _make(path, pipeline, bounds, tasks)
+        return _make(path, pipeline, chain, bounds, tasks)
     try:
         found = msgspec.json.decode(path.read_bytes(), type=Checkpoint)
     except msgspec.DecodeError as error:
@@ -66,6 +76,11 @@ def open_checkpoint(
         raise CheckpointMismatch(
             f"pipeline {pipeline.name}: {folder} is {what}; its state does not fit",
             hint="`millstream run --rebuild` computes the views anew, or undo the change of the definition",
+        )
+    if other := difference(found.layout, layout(chain)):
+        raise CheckpointMismatch(
+            f"pipeline {pipeline.name}: {folder} was made by another version of Millstream, which lays out state otherwise: {other}",
+            hint="`millstream run --rebuild` computes the views anew from the log, or go on with that version",
         )
     if last is not None and last.checkpoint != found.id:
         raise CheckpointMismatch(
@@ -81,9 +96,11 @@ def _committed(folder: Path) -> bool:
     return commits.exists() and any(path.name.isdigit() for path in commits.iterdir())
 
 
-def _make(path: Path, pipeline: Pipeline, bounds: Mapping[str, Mapping[int, int]], tasks: int) -> Checkpoint:
+def _make(
+    path: Path, pipeline: Pipeline, chain: Chain, bounds: Mapping[str, Mapping[int, int]], tasks: int
+) -> Checkpoint:
     start = {topic: dict(found) for topic, found in bounds.items()}
-    made = Checkpoint(uuid.uuid4().hex, pipeline.name, pipeline.fingerprint(), start, tasks)
+    made = Checkpoint(uuid.uuid4().hex, pipeline.name, pipeline.fingerprint(), start, tasks, layout(chain))
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_suffix(".new")
     with fresh.open("wb") as file:

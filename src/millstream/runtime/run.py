@@ -171,7 +171,9 @@ class _Run:
             self.spark = spark = session_for(self.pipeline, self.chain, given)
             if given is None:
                 warm_up(spark, self.pipeline.log, bounds)
-            checkpoint = open_checkpoint(folder, self.pipeline, starts, last, spark.sparkContext.defaultParallelism)
+            checkpoint = open_checkpoint(
+                folder, self.pipeline, self.chain, starts, last, spark.sparkContext.defaultParallelism
+            )
             self.chain = chain_of(self.pipeline, checkpoint.tasks)
             self.position = Position(
                 checkpoint.start, {topic: dict(found) for topic, found in checkpoint.start.items()}
