@@ -7,6 +7,7 @@ planner's choice, and another version may choose otherwise. A checkpoint keeps t
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from millstream.plan.fingerprint import canonical, fingerprint
 from millstream.plan.parts import Chain, Operator
@@ -32,7 +33,7 @@ def difference(there: Mapping[str, str], here: Mapping[str, str]) -> str:
 
 
 def _kernel(operator: Operator, words: Words) -> str:
-    ports = [
+    ports: list[dict[str, Any]] = [
         {
             "from": maker.number,
             "side": port.side,
