@@ -35,6 +35,7 @@ from millstream.plan.nodes import (
     sources_of,
 )
 from millstream.plan.parts import ADMIT, ORIGIN, SINK, Chain, Computed, Feed, Operator, Output, Port, ViewPlan, micros
+from millstream.plan.push import pushed
 from millstream.plan.spec import AsOfJoin, Changelog, IntervalJoin, JoinSpec, LatestJoin, Spec, TableJoin
 
 __all__ = [
@@ -47,7 +48,7 @@ def build_chain(views: Sequence[ViewPlan], *, buckets: int, to: str, tasks: int 
 
     ``to`` is where the side tables of late events go. ``tasks`` is how many tasks a stage will have.
     """
-    return _Builder(buckets, tasks).build(views, to)
+    return _Builder(buckets, tasks).build(pushed(views), to)
 
 
 @dataclass
