@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from millstream.plan import expression, facts
+from millstream.plan.fuse import fuse
 from millstream.plan.lay import OneInput, lay
 from millstream.plan.nodes import (
     META_COLUMNS,
@@ -48,7 +49,7 @@ def build_chain(views: Sequence[ViewPlan], *, buckets: int, to: str, tasks: int 
 
     ``to`` is where the side tables of late events go. ``tasks`` is how many tasks a stage will have.
     """
-    return _Builder(buckets, tasks).build(pushed(views), to)
+    return fuse(_Builder(buckets, tasks).build(pushed(views), to))
 
 
 @dataclass

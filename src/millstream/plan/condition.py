@@ -225,17 +225,20 @@ class _Reader:
             raise _Unknown
 
     def _choices(self, left: str) -> None:
-        if left not in ("integer", "text"):
-            raise _Unknown
         self._expect("(")
         while True:
-            if self._tokens[self._at : self._at + 1] and self._word() not in ("", "-"):
-                raise _Unknown  # a column
+            if self._is_name():
+                raise _Unknown
             if self._operand() != left:
                 raise _Unknown
             if self._take(")"):
                 return
             self._expect(",")
+
+    def _is_name(self) -> bool:
+        """Whether a column is next, or anything but a literal."""
+        quoted = [token.token_type for token in self._tokens[self._at : self._at + 1]] == [TokenType.IDENTIFIER]
+        return quoted or self._word() not in ("", "-")
 
     def _meet(self, left: str, right: str) -> None:
         """Two values that are compared need no cast that could fail."""

@@ -88,7 +88,7 @@ class _Explained(Words):
             operator.number,
             "kernel",
             describe.title(spec),
-            f"stage {operator.stage}",
+            self.stage(operator),
             operator.stage,
             describe.does(spec, say),
             kept.keeps(spec, say),
@@ -97,7 +97,21 @@ class _Explained(Words):
             self.grows[operator.number],
             kept.is_replayable(spec),
             views,
+            beside=self.beside(operator),
         )
+
+    def stage(self, maker: Feed | Operator) -> str:
+        """Where rows are made: a union's are where those of its last input are."""
+        if isinstance(maker, Feed):
+            return "admission" if maker.judged else "packing"
+        if maker.passes:
+            return self.stage(max((self.makers[each] for each in maker.inputs), key=_depth))
+        return f"stage {maker.stage}"
+
+    def beside(self, operator: Operator) -> str:
+        """In whose step a kernel runs, if not in its own."""
+        found = operator.inputs if operator.passes else () if operator.step is None else (operator.step,)
+        return describe.listed(list(dict.fromkeys(_title(self.makers[each]) for each in found)))
 
     def marks(self, operator: Operator) -> str:
         """Which marks reach a kernel, and which it passes on."""
@@ -130,6 +144,16 @@ class _Explained(Words):
         return Arrow(maker.number, port.target, port.side, where, computes, runs, tested, port.marks, port.late)
 
 
+def _depth(maker: Feed | Operator) -> int:
+    return ADMIT if isinstance(maker, Feed) else maker.stage
+
+
+def _title(maker: Feed | Operator) -> str:
+    if isinstance(maker, Feed):
+        return f"{maker.source.kind} {maker.source.name}"
+    return describe.title(maker.spec)
+
+
 def condition(text: str) -> str:
     """A condition as it was written: the chain makes each part of it false where it is null."""
     first, between, last = "coalesce((", "), false) AND coalesce((", "), false)"
@@ -154,7 +178,7 @@ def _feed(feed: Feed, views: tuple[str, ...]) -> Step:
     return Step(
         feed.number,
         "feed",
-        f"{source.kind} {source.name}",
+        _title(feed),
         "admission" if feed.judged else "packing",
         ADMIT,
         f"reads topic {source.topic}; {judged}",

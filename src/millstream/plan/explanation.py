@@ -50,6 +50,8 @@ class Step:
     replayable: bool
     views: tuple[str, ...]
     topic: str = ""
+    beside: str = ""
+    """In whose step it runs, if not in its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +165,8 @@ def _inputs(
         said[step.number] = view.name
         below = explanation.into(step.number)
         yield from _inputs(explanation, below, view, indent + above, said)
-        yield f"{indent}{corner}{step.title}: {step.does}  [{step.stage}]"
+        beside = f", in the same step as {step.beside}" if step.beside else ""
+        yield f"{indent}{corner}{step.title}: {step.does}  [{step.stage}{beside}]"
         yield from (f"{indent}│    {line}" for line in _of_step(step, below, view))
 
 

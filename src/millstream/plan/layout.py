@@ -46,6 +46,8 @@ def _kernel(operator: Operator, words: Words) -> str:
     ]
     spec = canonical(operator.spec)
     spec.pop("function", None)  # the user's, whose text is in the definition's fingerprint
-    key = ", ".join(dict.fromkeys(name for port in ports for name in port["spread"])) or "nothing"
+    keys = getattr(operator.spec, "keys", ())
+    key = ", ".join(keys if isinstance(keys, tuple) else (f"_k{index}" for index in range(keys))) or "nothing"
     digest = fingerprint([spec, operator.hold, ports])
-    return f"{type(operator.spec).__name__} by {key} in stage {operator.stage} ({digest})"
+    step = f" with {operator.step}" if operator.step is not None else ""
+    return f"{type(operator.spec).__name__} by {key} in stage {operator.stage}{step} ({digest})"
