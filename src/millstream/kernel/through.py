@@ -21,8 +21,7 @@ class PassKernel:
 
     def through(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Pass the rows on, with their weights."""
-        # One of several inputs may send weights and another none: then they are null for the rows of the latter.
-        weight = pl.col(WEIGHT).fill_null(1) if WEIGHT in rows.columns else pl.lit(1, pl.Int64).alias(WEIGHT)
+        weight = pl.col(WEIGHT) if WEIGHT in rows.columns else pl.lit(1, pl.Int64).alias(WEIGHT)
         spec = self.spec
         if spec.explode is None:
             return rows.select(*spec.columns, weight)
