@@ -15,7 +15,7 @@ unless ``--debug``.
     ├── PipelineError         running a pipeline
     │   ├── AlreadyRunning    another process holds the pipeline's lease
     │   ├── TakenOver         another process has taken the pipeline; this one no longer writes
-    │   ├── CheckpointMismatch  the checkpoint is gone, or is of another definition
+    │   ├── CheckpointMismatch  the checkpoint is gone, or is of another definition or layout
     │   └── ExpressionFailed  a user's expression failed on a record
     ├── ViewError             where views are kept
     │   ├── UnknownView

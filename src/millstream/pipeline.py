@@ -13,7 +13,9 @@ from typing import Any, Literal, get_args
 
 from millstream.address import parse_address
 from millstream.errors import PlanError
+from millstream.plan.chain import ViewPlan, build_chain
 from millstream.plan.fingerprint import fingerprint
+from millstream.plan.growth import refuse_endless
 from millstream.plan.nodes import Column, Emit, EventTime, Late, Source, source_of, sources_of
 from millstream.plan.outgoing import Mode, Outgoing, Policy, scheme_of
 from millstream.plan.relation import Relation, has_aggregate, has_window, here, natural_key, placed
@@ -155,10 +157,12 @@ class Pipeline:
         to: str | None = None,
         emit: Emit = "changes",
         key: str | Sequence[str] | None = None,
+        unbounded: bool = False,
     ) -> View:
         """Define a view: a relation kept up to date under a name, in ``to`` (the pipeline's store unless said).
 
         With ``emit="final"`` a window's rows appear once, when it has closed. ``key`` overrides the columns that identify a row.
+        A view that keeps something of every event for ever is refused, unless ``unbounded=True`` says that it may.
         """
         place = here()
         with placed(place):
@@ -201,7 +205,11 @@ class Pipeline:
                 parse_address(to)
             names = [Column(each, "") for each in relation.columns]
             found = existing(key, names, f"{what}: key") if key is not None else natural_key(relation.node)
-            view = View(name, relation.node, to if to is not None else self.to, emit, found, place, self.name)
+            stored = to if to is not None else self.to
+            if not unbounded:
+                plan = ViewPlan(name, relation.node, stored, emit, found)
+                refuse_endless(name, build_chain([plan], buckets=self.buckets, to=self.to))
+            view = View(name, relation.node, stored, emit, found, place, self.name, unbounded)
         self.views[name] = view
         return view
 

@@ -28,6 +28,8 @@ class View:
     key: tuple[str, ...]
     place: Place = field(compare=False)
     pipeline: str
+    unbounded: bool = False
+    """Whether it may keep something of every event for ever."""
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -47,7 +47,7 @@ def test_a_pipeline_is_explained_without_a_log_and_nothing_is_made(
     assert err == ""
     assert out.startswith("pipeline shop: reads 2 topics (clicks, users); 3 stages")
     assert "dropped  when the mark reaches window_end" in out
-    assert "unbounded state: view with_country" in out
+    assert "grows with its keys: view with_country" in out
     assert "not replayable: view with_country" in out
     assert [path.name for path in shop.parent.iterdir() if path.name != "__pycache__"] == ["shop.py"]
 
@@ -58,6 +58,7 @@ def test_one_view_alone(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert out.startswith("pipeline shop: reads 1 topic (clicks); 2 stages")
     assert "view per_minute" in out
     assert "unbounded" not in out
+    assert "grows with" not in out
 
 
 def test_an_unknown_view_is_an_error_with_the_names_there_are(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -75,7 +76,7 @@ def test_json_has_the_same_facts(shop: Path, capsys: pytest.CaptureFixture[str])
     steps = {step["number"]: step for step in found["steps"]}
     views = {view["name"]: view for view in found["views"]}
     assert views["per_minute"]["unbounded"] == []
-    assert len(views["with_country"]["unbounded"]) == 2
+    assert (len(views["with_country"]["growing"]), views["with_country"]["unbounded"]) == (2, [])
     assert len(views["with_country"]["not_replayable"]) == 1
     (last,) = [arrow["source"] for arrow in found["arrows"] if arrow["target"] == views["per_minute"]["number"]]
     assert steps[last]["drops"] == "when the mark reaches window_end"

@@ -135,7 +135,7 @@ MUTANTS = [
     Mutant("closed windows are not amended", ReduceKernel.step, "changed = changed & (ends <= state.before)", "changed = changed & False", amended, seed=1),
     Mutant("windows that got no rows do not close", ReduceKernel._closing, "return state.before + self.spec.lateness", "return state.after + self.spec.lateness", windows),
     Mutant("state goes before lateness is over", ReduceKernel._expire, "expire(state.after)", "expire(state.after + self.spec.lateness)", partial(amended, keys=()), seed=2),
-    Mutant("the mark is that of the fastest partition", Host._marks, "marks.append(min(", "marks.append(max(", windows),
+    Mutant("the mark is that of the fastest partition", Host._mark, "return min((meta", "return max((meta", windows),
     Mutant("the mark is forgotten", Host._run_kernel, "meta.mark = after", "meta.mark = before", amended, seed=1),
     # joins of tables
     Mutant("pairs that go do not go", join.pairs, "(pl.col(WEIGHT) * pl.col(OTHER)).alias(WEIGHT)", "(pl.col(WEIGHT) * pl.col(OTHER)).abs().alias(WEIGHT)", tables),

@@ -97,7 +97,7 @@ MUTANTS = [
     Mutant("who is a repeat is forgotten early", DeduplicateKernel._kept, "(self.time >= limit) | ", "", partial(dedup, lateness=LATE)),
     # functions of groups, and rows that pass through
     Mutant("the function is asked about what was alone", GroupsKernel.step, "self._made(new)", "self._made(came)", partial(test_windows.check_tables, name="map_groups")),
-    Mutant("rows of another input have no weight", PassKernel.step, ".fill_null(1)", ".fill_null(0)", partial(test_windows.check_tables, name="union with an aggregate")),
+    Mutant("rows of another input have no weight", PassKernel.through, "pl.lit(1, pl.Int64)", "pl.lit(0, pl.Int64)", partial(test_windows.check_tables, name="union with an aggregate")),
 ]  # fmt: skip
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -10,6 +12,7 @@ import pytest
 
 from millstream.pipeline import Pipeline
 from millstream.plan.chain import ADMIT, SINK, Chain, ViewPlan, build_chain
+from millstream.plan.layout import difference, layout
 from millstream.plan.nodes import (
     Aggregate,
     Aggregation,
@@ -275,3 +278,41 @@ def test_a_column_whose_name_needs_quotes_keeps_them() -> None:
     texts = {each.expression for feed in chain.feeds for each in feed.expressions}
     assert {"upper(`unit price`)", "`unit price`", "`the id`"} <= texts
     assert not [text for text in texts if "unit price" in text.replace("`unit price`", "")]
+
+
+def test_numbers_go_by_the_names_of_views_and_views_stay_in_their_order() -> None:
+    views = [
+        view("b", grouped(TABLE, "g"), ("g",)),
+        view("a", grouped(STREAM, "k"), ("k",)),
+        view("c", grouped(grouped(STREAM, "k"), "n"), ("n",)),
+        view("d", Where(TABLE, "v > 1"), ("k",)),
+    ]
+    made = [chain(*order) for order in itertools.permutations(views)]
+    assert [[output.name for output in each.outputs] for each in made[:2]] == [
+        ["b", "a", "c", "d"],
+        ["b", "a", "d", "c"],
+    ]
+    for each in made[1:]:
+        assert (each.feeds, each.operators) == (made[0].feeds, made[0].operators)
+        assert {output.name: output for output in each.outputs} == {output.name: output for output in made[0].outputs}
+
+
+def test_a_layout_names_what_has_state_and_tells_two_chains_apart() -> None:
+    per_key = view("a", grouped(TIMED, "k", size=60), ("k", "window_start"))
+    found = layout(chain(per_key))
+    assert list(found) == ["0", "1"]
+    assert found["0"] == "the admission of timed"
+    assert re.fullmatch(r"Reduce by k in stage 1 \([0-9a-f]{16}\)", found["1"])
+    assert not difference(found, layout(chain(per_key)))
+    for other in (
+        view("a", grouped(TIMED, "k", size=30), ("k", "window_start")),
+        view("a", grouped(TIMED, "g", size=60), ("g", "window_start")),
+        view("a", grouped(Where(TIMED, "v > 1"), "k", size=60), ("k", "window_start")),
+        view(
+            "a", grouped(Select(TIMED, (Named("k", "k + 1"), Named("at", "at"))), "k", size=60), ("k", "window_start")
+        ),
+        view("a", grouped(grouped(TIMED, "k"), "k"), ("k",)),
+    ):
+        told = difference(found, layout(chain(other)))
+        assert told.startswith("under number 1 there is Reduce by k in stage 1 (")
+    assert difference({}, found) == "under number 0 there is nothing, and this definition has the admission of timed"

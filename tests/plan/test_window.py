@@ -203,7 +203,7 @@ def test_a_function_of_groups_says_what_it_gives(shop: Pipeline, clicks: Relatio
     assert isinstance(spec_of(made), Groups)
     assert made == clicks.map_groups(longest, "k", "n long")
     assert made != clicks.map_groups(lambda frame: frame, "k", "n long")
-    shop.view("made", made)
+    shop.view("made", made, unbounded=True)
     assert shop.fingerprint() == shop.fingerprint()
     with pytest.raises(PlanError, match="cannot give m map<string, int>"):
         clicks.map_groups(longest, "k", "m map<string, int>")

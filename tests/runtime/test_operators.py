@@ -69,7 +69,7 @@ def pipeline(folder: Path) -> Pipeline:
     def spread(frame: pl.DataFrame) -> pl.DataFrame:  # like one in a user's file: no worker can import it
         return frame.select(least=pl.col("price").min(), most=pl.col("price").max())
 
-    shop.view("spread", clicks.map_groups(spread, key="user", schema="least double, most double"))
+    shop.view("spread", clicks.map_groups(spread, key="user", schema="least double, most double"), unbounded=True)
     return shop
 
 

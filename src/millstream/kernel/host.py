@@ -28,6 +28,7 @@ from millstream.kernel.reduce import ReduceKernel
 from millstream.kernel.session import SessionKernel
 from millstream.kernel.spread import labels
 from millstream.kernel.state import FOREVER, NEVER, Memory, Meta, Store
+from millstream.kernel.step import Shared
 from millstream.kernel.through import PassKernel
 from millstream.kernel.top import TopKernel
 from millstream.plan.chain import ADMIT, ORIGIN, SINK, Chain, Feed, Operator, Port
@@ -106,7 +107,15 @@ class Host:
     partitions: Mapping[int, int]
     types: Mapping[int, pl.Schema] = field(default_factory=dict)
     _kernels: dict[int, tuple[Operator, Kernel]] = field(default_factory=dict, repr=False)
+    _passing: frozenset[int] = field(init=False, repr=False)
+    _followers: dict[int, list[int]] = field(default_factory=dict, repr=False)
     _inputs: dict[tuple[int, int], pl.DataFrame] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        self._passing = frozenset(each.number for each in self.chain.operators if each.passes)
+        for each in self.chain.operators:  # in the order of their numbers, so that who makes rows comes first
+            if each.step is not None:
+                self._followers.setdefault(each.step, []).append(each.number)
 
     def pack(self, batch: pa.RecordBatch) -> Iterator[Chunk]:
         """Pack decoded records, in the order of their offsets, for the first stage that wants them."""
@@ -127,7 +136,7 @@ class Host:
         if feed.judged:
             yield Chunk(ADMIT, feed.number, partition, Kind.CHANGES, to_bytes(rows))
         else:
-            yield from admit_at_once(feed, partition, rows)
+            yield from self._passed(admit_at_once(feed, partition, rows), partition)
 
     def run(self, stage: int, target: int, bucket: int, chunks: Iterable[Chunk], store: Store) -> Iterator[Chunk]:
         """Run one stage's part for one (target, bucket); what is for a later stage passes through."""
@@ -137,9 +146,44 @@ class Host:
         if not ours:
             return
         if stage == ADMIT:
-            yield from admit(self.chain.feed(target), bucket, [from_bytes(chunk.data) for chunk in ours], store)
+            made = admit(self.chain.feed(target), bucket, [from_bytes(chunk.data) for chunk in ours], store)
         else:
-            yield from self._run_kernel(target, bucket, ours, store)
+            made = self._run_step(target, bucket, ours, store)
+        yield from self._passed(made, bucket)
+
+    def _passed(self, chunks: Iterable[Chunk], bucket: int) -> Iterator[Chunk]:
+        """Chunks on their way out; unions and explodes happen here, where their rows are made."""
+        for chunk in chunks:
+            if chunk.stage == SINK or chunk.target not in self._passing:
+                yield chunk
+                continue
+            operator, kernel = self._kernel(chunk.target)
+            if chunk.kind == Kind.MARK:
+                said = read_mark(chunk.data)
+                sent = [each for port in operator.ports if port.marks for each in mark(*said, port)]
+            else:
+                assert isinstance(kernel, PassKernel)  # noqa: S101
+                rows = kernel.through(from_bytes(chunk.data))
+                sent = [each for port in operator.ports for each in send(rows, port, bucket)]
+            yield from self._passed(sent, bucket)
+
+    def _run_step(self, leader: int, bucket: int, chunks: list[Chunk], store: Store) -> Iterator[Chunk]:
+        """Run the kernel that leads a step, then those that follow it, each on what those before it made."""
+        followers = self._followers.get(leader, ())
+        if not followers:
+            yield from self._run_kernel(leader, bucket, chunks, store)
+            return
+        shared = Shared(store)
+        waiting: dict[int, list[Chunk]] = {leader: chunks, **{number: [] for number in followers}}
+        for number in (leader, *followers):
+            if not waiting[number]:
+                continue
+            for chunk in self._run_kernel(number, bucket, waiting[number], shared.part(number)):
+                if chunk.stage != SINK and chunk.target in waiting:
+                    waiting[chunk.target].append(chunk)
+                else:
+                    yield chunk
+        shared.flush()
 
     def _run_kernel(self, target: int, bucket: int, chunks: list[Chunk], store: Store) -> Iterator[Chunk]:
         operator, kernel = self._kernel(target)
@@ -150,7 +194,7 @@ class Host:
                 meta.marks[origin] = max(time, meta.marks.get(origin, NEVER))
         frames = [_frame(chunks, kind) for kind in SIDES[: operator.sides]]
         befores = meta.sides or [meta.mark] * len(operator.inputs)
-        afters = [max(before, mark) for before, mark in zip(befores, self._marks(operator, meta), strict=True)]
+        afters = [max(before, mark) for before, mark in zip(befores, self._marks(operator, meta, bucket), strict=True)]
         before, after = (_least(operator, marks) for marks in (befores, afters))
         schemas = self._schemas(operator, meta, frames)
         if schemas:
@@ -204,15 +248,21 @@ class Host:
             self._kernels[number] = operator, kernel_of(operator.spec)
         return self._kernels[number]
 
-    def _marks(self, operator: Operator, meta: Meta) -> list[int]:
+    def _marks(self, operator: Operator, meta: Meta, bucket: int) -> list[int]:
         """For each input the least of what all its parts have said; one that has said nothing holds everything back."""
-        feeds = {feed.number for feed in self.chain.feeds}
-        chain = self.chain
-        marks = []
-        for number in operator.inputs:
-            parts = range(self.partitions[number]) if number in feeds else labels(number, chain.buckets, chain.tasks)
-            marks.append(min((meta.marks.get(f"{number}:{part}", NEVER) for part in parts), default=NEVER))
-        return marks
+        return [self._mark(number, operator, meta, bucket) for number in operator.inputs]
+
+    def _mark(self, number: int, taker: Operator, meta: Meta, bucket: int) -> int:
+        if number in self.partitions:
+            parts: Iterable[int] = range(self.partitions[number])
+        else:
+            maker, _ = self._kernel(number)
+            if maker.passes:  # its marks come as those of who made its rows
+                return min(self._mark(each, taker, meta, bucket) for each in maker.inputs)
+            # In one step, rows of a bucket come from that bucket alone.
+            near = maker.leader == taker.leader
+            parts = (bucket,) if near else labels(maker.leader, self.chain.buckets, self.chain.tasks)
+        return min((meta.marks.get(f"{number}:{part}", NEVER) for part in parts), default=NEVER)
 
 
 def _least(operator: Operator, marks: list[int], hold: tuple[int | None, ...] = ()) -> int:

@@ -16,11 +16,12 @@ class PassKernel:
         self.spec = spec
 
     def step(self, _state: State, rows: pl.DataFrame | None) -> pl.DataFrame | None:
+        """Pass the rows on, if there are any."""
+        return None if rows is None else self.through(rows)
+
+    def through(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Pass the rows on, with their weights."""
-        if rows is None:
-            return None
-        # One of several inputs may send weights and another none: then they are null for the rows of the latter.
-        weight = pl.col(WEIGHT).fill_null(1) if WEIGHT in rows.columns else pl.lit(1, pl.Int64).alias(WEIGHT)
+        weight = pl.col(WEIGHT) if WEIGHT in rows.columns else pl.lit(1, pl.Int64).alias(WEIGHT)
         spec = self.spec
         if spec.explode is None:
             return rows.select(*spec.columns, weight)

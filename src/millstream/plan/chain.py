@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from millstream.plan import expression, facts
+from millstream.plan.fuse import fuse
 from millstream.plan.lay import OneInput, lay
 from millstream.plan.nodes import (
     META_COLUMNS,
@@ -35,6 +36,7 @@ from millstream.plan.nodes import (
     sources_of,
 )
 from millstream.plan.parts import ADMIT, ORIGIN, SINK, Chain, Computed, Feed, Operator, Output, Port, ViewPlan, micros
+from millstream.plan.push import pushed
 from millstream.plan.spec import AsOfJoin, Changelog, IntervalJoin, JoinSpec, LatestJoin, Spec, TableJoin
 
 __all__ = [
@@ -47,7 +49,7 @@ def build_chain(views: Sequence[ViewPlan], *, buckets: int, to: str, tasks: int 
 
     ``to`` is where the side tables of late events go. ``tasks`` is how many tasks a stage will have.
     """
-    return _Builder(buckets, tasks).build(views, to)
+    return fuse(_Builder(buckets, tasks).build(pushed(views), to))
 
 
 @dataclass
@@ -153,7 +155,8 @@ class _Builder:
         self.outputs: list[Output] = []
 
     def build(self, views: Sequence[ViewPlan], to: str) -> Chain:
-        for view in views:
+        # By name: state goes by these numbers, and views may change places in the file.
+        for view in sorted(views, key=lambda each: each.name):
             self._view(view)
         for maker in self.makers:
             if maker.source and maker.source.time and maker.source.time.late == "route":
@@ -163,6 +166,8 @@ class _Builder:
                 self._feed_changelog(maker)
             elif maker.sides is not None:
                 self._feed_join(maker, maker.sides)
+        said = {view.name: place for place, view in enumerate(views)}
+        self.outputs.sort(key=lambda output: said.get(output.name, len(said)))
         # Views are numbered last: only now is it known how many makers there are.
         first = len(self.makers)
         ports = {

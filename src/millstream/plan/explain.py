@@ -6,17 +6,17 @@ log.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping
 from typing import Any, Protocol
 
 from millstream.plan import describe, expression, kept
 from millstream.plan.chain import build_chain
 from millstream.plan.explanation import Arrow, Explanation, Runs, Step, ViewStep
+from millstream.plan.growth import growth
 from millstream.plan.nodes import EventTime
 from millstream.plan.parts import ADMIT, Chain, Feed, Operator, Output, Port, ViewPlan
 from millstream.plan.schema import format_duration
-from millstream.plan.spec import Changelog, JoinSpec
+from millstream.plan.words import Words
 
 _OURS = ("_t", "_v", "_keep")
 """Columns that a join is sent for itself."""
@@ -46,7 +46,7 @@ def explain(pipeline: Defined) -> Explanation:
 
 def explain_chain(name: str, chain: Chain) -> Explanation:
     """Explain a chain."""
-    words = _Words(chain)
+    words = _Explained(chain)
     makers: list[Feed | Operator] = [*chain.feeds, *chain.operators]
     arrows = tuple(words.arrow(maker, port) for maker in makers for port in maker.ports)
     below = {output.number: _below(output.number, arrows) for output in chain.outputs}
@@ -75,66 +75,43 @@ def _below(number: int, arrows: tuple[Arrow, ...]) -> set[int]:
     return found
 
 
-class _Words:
-    """What the columns of a chain are called by who wrote its expressions."""
+class _Explained(Words):
+    """Kernels and ports of a chain, told."""
 
     def __init__(self, chain: Chain) -> None:
-        self.makers: dict[int, Feed | Operator] = {}
-        self.makers.update((feed.number, feed) for feed in chain.feeds)
-        self.makers.update((operator.number, operator) for operator in chain.operators)
-
-    def ports_to(self, number: int) -> list[tuple[Feed | Operator, Port]]:
-        return [(maker, port) for maker in self.makers.values() for port in maker.ports if port.target == number]
-
-    def taken(self, number: int, column: str, side: int) -> str:
-        """What a column of a kernel's input is."""
-        for maker, port in self.ports_to(number):
-            columns = dict(port.columns)
-            if port.side == side and column in columns:
-                return self.left(maker, port, columns[column])
-        return column
-
-    def left(self, maker: Feed | Operator, port: Port, column: str) -> str:
-        """What a column is that leaves by a port."""
-        computed = {each.name: each.written for each in port.computed}
-        return computed.get(column) or self.made(maker, column)
-
-    def made(self, maker: Feed | Operator, column: str) -> str:
-        """What a column of a feed's or a kernel's rows is."""
-        if isinstance(maker, Feed):
-            return next((each.expression for each in maker.expressions if each.name == column), column)
-        if isinstance(maker.spec, Changelog):
-            return self.made(self.makers[maker.inputs[0]], column)
-        if isinstance(maker.spec, JoinSpec) and column[:2] in ("_k", "_l", "_r"):
-            return self.taken(maker.number, column, 1 if column.startswith("_r") else 0)
-        return column
-
-    def kept(self, maker: Feed | Operator, keep: str) -> str:
-        """Which rows are kept: a column says it, or a condition over columns."""
-        if isinstance(maker, Operator) and isinstance(maker.spec, JoinSpec):
-            return re.sub(r"\b_[klr]\d+\b", lambda found: self.made(maker, found[0]), keep)
-        return self.made(maker, keep)
+        super().__init__(chain)
+        self.grows = growth(chain)
 
     def kernel(self, operator: Operator, views: tuple[str, ...]) -> Step:
-        spec = operator.spec
-
-        def say(column: str, side: int) -> str:
-            return self.taken(operator.number, column, side)
-
+        spec, say = operator.spec, self.say(operator)
         return Step(
             operator.number,
             "kernel",
             describe.title(spec),
-            f"stage {operator.stage}",
+            self.stage(operator),
             operator.stage,
             describe.does(spec, say),
             kept.keeps(spec, say),
             kept.drops(spec, say),
             self.marks(operator),
-            kept.is_bounded(spec),
+            self.grows[operator.number],
             kept.is_replayable(spec),
             views,
+            beside=self.beside(operator),
         )
+
+    def stage(self, maker: Feed | Operator) -> str:
+        """Where rows are made: a union's are where those of its last input are."""
+        if isinstance(maker, Feed):
+            return "admission" if maker.judged else "packing"
+        if maker.passes:
+            return self.stage(max((self.makers[each] for each in maker.inputs), key=_depth))
+        return f"stage {maker.stage}"
+
+    def beside(self, operator: Operator) -> str:
+        """In whose step a kernel runs, if not in its own."""
+        found = operator.inputs if operator.passes else () if operator.step is None else (operator.step,)
+        return describe.listed(list(dict.fromkeys(_title(self.makers[each]) for each in found)))
 
     def marks(self, operator: Operator) -> str:
         """Which marks reach a kernel, and which it passes on."""
@@ -167,6 +144,16 @@ class _Words:
         return Arrow(maker.number, port.target, port.side, where, computes, runs, tested, port.marks, port.late)
 
 
+def _depth(maker: Feed | Operator) -> int:
+    return ADMIT if isinstance(maker, Feed) else maker.stage
+
+
+def _title(maker: Feed | Operator) -> str:
+    if isinstance(maker, Feed):
+        return f"{maker.source.kind} {maker.source.name}"
+    return describe.title(maker.spec)
+
+
 def condition(text: str) -> str:
     """A condition as it was written: the chain makes each part of it false where it is null."""
     first, between, last = "coalesce((", "), false) AND coalesce((", "), false)"
@@ -184,21 +171,21 @@ def _feed(feed: Feed, views: tuple[str, ...]) -> Step:
     source, time = feed.source, feed.source.time
     kept_of = ["one watermark for each partition"] if time else []
     kept_of += ["the highest number of each producer"] if source.sequence else []
-    endless = "never: unbounded, it grows with the producers" if source.sequence else "never; it does not grow"
+    endless = "never: it grows with the producers" if source.sequence else "never; it does not grow"
     judged = (
         "its records are judged in the order of offsets" if feed.judged else "its records are judged as they are packed"
     )
     return Step(
         feed.number,
         "feed",
-        f"{source.kind} {source.name}",
+        _title(feed),
         "admission" if feed.judged else "packing",
         ADMIT,
         f"reads topic {source.topic}; {judged}",
         " and ".join(kept_of) or "nothing",
         endless if kept_of else "nothing to drop",
         _watermark(time, any(port.marks for port in feed.ports)) if time else "",
-        source.sequence is None,
+        "keys" if source.sequence else "none",
         True,
         views,
         source.topic,
@@ -229,6 +216,7 @@ def _view(output: Output, steps: list[Step]) -> ViewStep:
             if not _is_plain(each.expression, output.columns)
         ),
         " AND ".join(output.where),
-        tuple(f"{step.title} ({step.does})" for step in steps if not step.bounded),
+        tuple(f"{step.title} ({step.does})" for step in steps if step.grows == "events"),
+        tuple(f"{step.title} ({step.does})" for step in steps if step.grows == "keys"),
         tuple(f"{step.title} ({step.does})" for step in steps if not step.replayable),
     )

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from millstream.errors import UnknownView
+from millstream.plan.growth import Growth
 
 Runs: TypeAlias = Literal["Spark SQL", "compiled"]
 _WHERE = {"Spark SQL": "Spark SQL, before the kernels", "compiled": "compiled, between kernels"}
@@ -45,10 +46,12 @@ class Step:
     keeps: str
     drops: str
     marks: str
-    bounded: bool
+    grows: Growth
     replayable: bool
     views: tuple[str, ...]
     topic: str = ""
+    beside: str = ""
+    """In whose step it runs, if not in its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,9 @@ class ViewStep:
     computes: tuple[str, ...]
     where: str
     unbounded: tuple[str, ...]
-    """The steps below it whose state never stops growing."""
+    """The steps below it that keep something of every event for ever."""
+    growing: tuple[str, ...]
+    """The steps below it whose state grows with its keys."""
     not_replayable: tuple[str, ...]
     """The steps below it that a replay may answer differently."""
 
@@ -138,6 +143,9 @@ def _warnings(explanation: Explanation) -> Iterator[str]:
         if view.unbounded:
             yield f"unbounded state: view {view.name}, by {'; '.join(view.unbounded)}"
     for view in explanation.views:
+        if view.growing:
+            yield f"grows with its keys: view {view.name}, by {'; '.join(view.growing)}"
+    for view in explanation.views:
         if view.not_replayable:
             yield f"not replayable: view {view.name}, by {'; '.join(view.not_replayable)}"
 
@@ -157,7 +165,8 @@ def _inputs(
         said[step.number] = view.name
         below = explanation.into(step.number)
         yield from _inputs(explanation, below, view, indent + above, said)
-        yield f"{indent}{corner}{step.title}: {step.does}  [{step.stage}]"
+        beside = f", in the same step as {step.beside}" if step.beside else ""
+        yield f"{indent}{corner}{step.title}: {step.does}  [{step.stage}{beside}]"
         yield from (f"{indent}│    {line}" for line in _of_step(step, below, view))
 
 
@@ -170,6 +179,8 @@ def _of_step(step: Step, arrows: list[Arrow], view: ViewStep) -> Iterator[str]:
         yield f"marks    {step.marks}"
     if others := [name for name in step.views if name != view.name]:
         yield f"shared   with {', '.join(others)}"
+    if step.grows == "events":
+        yield "note     unbounded: it keeps something of every event for ever"
     if not step.replayable:
         yield "note     not replayable: a replay with other batches may give other rows"
 
@@ -182,7 +193,7 @@ def _of_view(view: ViewStep, arrows: list[Arrow]) -> Iterator[str]:
         yield f"takes    {', '.join(view.computes)} (Spark SQL, before the sink)"
     yield f"stored   in {view.to}, a row known by {view.key}"
     if view.unbounded:
-        yield "note     unbounded: its state grows as long as it runs"
+        yield "note     unbounded: something of every event is kept for ever"
     if view.not_replayable:
         yield "note     not replayable: verify may find other rows"
 

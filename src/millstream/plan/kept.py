@@ -11,7 +11,7 @@ from millstream.plan import spec as specs
 from millstream.plan.describe import Say, keyed, listed, span, time_of, written
 
 _TAKEN_BACK = "because rows can be taken back"
-_ENDLESS = "never: unbounded, it grows with "
+_ENDLESS = "never: it grows with "
 
 
 def keeps(spec: specs.Spec, say: Say) -> str:
@@ -104,7 +104,7 @@ def is_bounded(spec: specs.Spec) -> bool:
         case specs.Top():
             return spec.horizon is not None or (spec.insert_only and not spec.keys)
         case specs.Over():
-            return spec.horizon is not None and _reach(spec) == 0
+            return spec.horizon is not None and reach(spec) == 0
         case specs.Deduplicate():
             return spec.within is not None
         case specs.Groups():
@@ -153,7 +153,7 @@ def _parts(spec: specs.Reduce | specs.Session, say: Say) -> str:
     return "; and ".join(dict.fromkeys(parts))
 
 
-def _reach(spec: specs.Over) -> int | None:
+def reach(spec: specs.Over) -> int | None:
     """How many rows away looks go, besides distances in time; None where there is no end to it."""
     away = 0
     for look in spec.looks:
@@ -171,7 +171,7 @@ def _rows(count: int) -> str:
 
 
 def _neighbours(spec: specs.Over) -> str:
-    away = _reach(spec)
+    away = reach(spec)
     if spec.horizon is None:
         return "every row: without an order in time any of them may change"
     if away is None:
@@ -182,7 +182,7 @@ def _neighbours(spec: specs.Over) -> str:
 
 
 def _forgotten(spec: specs.Over, say: Say) -> str:
-    away = _reach(spec)
+    away = reach(spec)
     if spec.horizon is None or away is None:
         return f"{_ENDLESS}the rows"
     if away:

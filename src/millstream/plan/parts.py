@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from millstream.plan.nodes import Emit, Named, Node, Source
-from millstream.plan.spec import Spec
+from millstream.plan.spec import Pass, Spec
 
 ADMIT = 0
 """The stage of admission; kernels come after it."""
@@ -91,6 +91,18 @@ class Operator:
     ports: tuple[Port, ...]
     sides: int = 1
     hold: tuple[int | None, ...] = ()
+    step: int | None = None
+    """Who leads the step that it runs in, if not itself; see :mod:`millstream.plan.fuse`."""
+
+    @property
+    def passes(self) -> bool:
+        """Whether it keeps nothing and runs where its rows are made."""
+        return isinstance(self.spec, Pass)
+
+    @property
+    def leader(self) -> int:
+        """Whose buckets it runs in: those of its step's leader."""
+        return self.number if self.step is None else self.step
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +138,7 @@ class Chain:
     def stages(self) -> tuple[int, ...]:
         """The stages there are; admission is one where a feed needs it."""
         admission = {ADMIT} if any(feed.judged for feed in self.feeds) else set()
-        return tuple(sorted(admission | {operator.stage for operator in self.operators}))
+        return tuple(sorted(admission | {operator.stage for operator in self.operators if not operator.passes}))
 
     def feed(self, number: int) -> Feed:
         """The feed of that number."""

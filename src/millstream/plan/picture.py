@@ -104,9 +104,9 @@ def svg(explanation: Explanation) -> str:
 def _of_step(step: Step, stages: list[int]) -> _Place:
     lines = [*_wrapped("title", step.title), *_wrapped("", step.does), *_wrapped("soft", f"keeps {step.keeps}")]
     if step.keeps != "nothing":
-        lines += _wrapped("soft" if step.bounded else "warn", f"dropped {step.drops}")
+        lines += _wrapped("soft" if step.grows != "events" else "warn", f"dropped {step.drops}")
     lines += _wrapped("soft", step.marks)
-    kind = step.kind + ("" if step.bounded else " unbounded")
+    kind = step.kind + ("" if step.grows != "events" else " unbounded")
     if not step.replayable:
         kind += " unreplayable"
         lines.append(("warn", "not replayable"))

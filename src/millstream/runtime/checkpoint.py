@@ -1,4 +1,4 @@
-"""The identity of a checkpoint: which pipeline and definition it is of, and where in the log it began.
+"""The identity of a checkpoint: which pipeline, definition and layout it is of, and where in the log it began.
 
 Spark's batch numbers begin again with a new checkpoint, so the ledger names batches by checkpoint and number. A
 checkpoint that is gone while the ledger is there, or the other way round, is an error: going on would skip or repeat records.
@@ -15,9 +15,12 @@ import msgspec
 
 from millstream.errors import CheckpointMismatch
 from millstream.pipeline import Pipeline
+from millstream.plan.chain import Chain
+from millstream.plan.layout import difference, layout
 from millstream.sink import Entry
 
-FORMAT = 1
+FORMAT = 2
+"""Since 2 kernels are numbered by the names of views, and the layout of the chain is kept."""
 _NAME = "millstream.json"
 
 
@@ -30,6 +33,8 @@ class Checkpoint(msgspec.Struct, frozen=True):
     start: dict[str, dict[int, int]]
     tasks: int
     """Tasks of a stage; buckets are dealt out by it, so it stays what it was at the start."""
+    layout: dict[str, str] = {}
+    """What has state under which number; see :mod:`millstream.plan.layout`. Those of format 1 do not say."""
     format: int = FORMAT
     epoch: int = 0
     """Above that of every earlier checkpoint of the pipeline: what is sent to sinks is numbered by it and the batch."""
@@ -38,6 +43,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
 def open_checkpoint(
     folder: Path,
     pipeline: Pipeline,
+    chain: Chain,
     bounds: Mapping[str, Mapping[int, int]],
     last: Entry | None,
     tasks: int,
@@ -59,7 +65,7 @@ def open_checkpoint(
             raise CheckpointMismatch(
                 f"{folder} holds something else than a checkpoint of Millstream", hint="name another with checkpoint="
             )
-        return _make(path, pipeline, bounds, tasks, epoch)
+        return _make(path, pipeline, chain, bounds, tasks, epoch)
     try:
         found = msgspec.json.decode(path.read_bytes(), type=Checkpoint)
     except msgspec.DecodeError as error:
@@ -73,6 +79,11 @@ def open_checkpoint(
         raise CheckpointMismatch(
             f"pipeline {pipeline.name}: {folder} is {what}; its state does not fit",
             hint="`millstream run --rebuild` computes the views anew, or undo the change of the definition",
+        )
+    if other := difference(found.layout, layout(chain)):
+        raise CheckpointMismatch(
+            f"pipeline {pipeline.name}: {folder} was made by another version of Millstream, which lays out state otherwise: {other}",
+            hint="`millstream run --rebuild` computes the views anew from the log, or go on with that version",
         )
     if last is not None and last.checkpoint != found.id:
         raise CheckpointMismatch(
@@ -89,10 +100,10 @@ def _committed(folder: Path) -> bool:
 
 
 def _make(
-    path: Path, pipeline: Pipeline, bounds: Mapping[str, Mapping[int, int]], tasks: int, epoch: int
+    path: Path, pipeline: Pipeline, chain: Chain, bounds: Mapping[str, Mapping[int, int]], tasks: int, epoch: int
 ) -> Checkpoint:
     start = {topic: dict(found) for topic, found in bounds.items()}
-    made = Checkpoint(uuid.uuid4().hex, pipeline.name, pipeline.fingerprint(), start, tasks, epoch=epoch)
+    made = Checkpoint(uuid.uuid4().hex, pipeline.name, pipeline.fingerprint(), start, tasks, layout(chain), epoch=epoch)
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_suffix(".new")
     with fresh.open("wb") as file:

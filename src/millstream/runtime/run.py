@@ -181,7 +181,7 @@ class _Run:
             if given is None:
                 warm_up(spark, self.pipeline.log, bounds)
             checkpoint = open_checkpoint(
-                folder, self.pipeline, starts, last, spark.sparkContext.defaultParallelism, epoch
+                folder, self.pipeline, self.chain, starts, last, spark.sparkContext.defaultParallelism, epoch
             )
             self.chain = chain_of(self.pipeline, checkpoint.tasks)
             self.position = Position(

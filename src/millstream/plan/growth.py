@@ -1,0 +1,113 @@
+"""How state grows on endless input: not at all, with the keys there are, or with every event.
+
+What grows with keys (groups, tables, distinct values, what a view shows) is as large as what it is about. What keeps something of
+every event of a stream, for ever, fills any disk: it is refused unless its author says that this is meant. Both are read off
+the chain, so they are said of the kernels that run.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from millstream.errors import PlanError
+from millstream.plan import describe, expression, kept
+from millstream.plan import spec as specs
+from millstream.plan.parts import Chain, Feed, Operator
+from millstream.plan.words import Words
+
+Growth: TypeAlias = Literal["none", "keys", "events"]
+
+_OWN = ("_offset", "_append_time", "_timestamp")
+"""What a record has besides its columns and shares with no other, or hardly with one."""
+
+
+def growth(chain: Chain) -> dict[int, Growth]:
+    """Say of every feed and kernel how its state grows."""
+    flows = _Flows(chain)
+    found: dict[int, Growth] = {feed.number: "keys" if feed.source.sequence else "none" for feed in chain.feeds}
+    for operator in chain.operators:
+        endless = flows.keeps_events(operator)
+        found[operator.number] = "none" if kept.is_bounded(operator.spec) else "events" if endless else "keys"
+    return found
+
+
+def refuse_endless(view: str, chain: Chain) -> None:
+    """Refuse a view of which a kernel keeps something of every event for ever; ``chain`` is of this view alone."""
+    words, grows = Words(chain), growth(chain)
+    for operator in chain.operators:
+        if grows[operator.number] == "events":
+            spec, say = operator.spec, words.say(operator)
+            raise PlanError(
+                f"view {view}: {describe.title(spec)} ({describe.does(spec, say)}) keeps something of every event for ever: "
+                f"{kept.keeps(spec, say)}",
+                hint=f"{_bound(spec)}; or say that it may grow without end: view(…, unbounded=True)",
+            )
+
+
+class _Flows(Words):
+    """Which kernels get rows without end."""
+
+    def keeps_events(self, operator: Operator) -> bool:
+        """Whether a kernel that never stops growing keeps something of each event, rather than of each key."""
+        spec, endless = operator.spec, [self.is_endless(number) for number in operator.inputs]
+        match spec:
+            case specs.Reduce(size=None):
+                own = any(self.is_own(operator.number, key) for key in spec.keys)
+                return any(endless) and (own or any(_lists(each, spec.insert_only) for each in spec.measures))
+            case specs.Over():
+                return any(endless) and (spec.horizon is None or kept.reach(spec) is None)
+            case specs.Top():
+                return any(endless) and not spec.insert_only
+            case specs.Deduplicate() | specs.Groups() | specs.TableJoin():
+                return any(endless)
+            case specs.LatestJoin():
+                return endless[1]
+            case _:
+                return False
+
+    def is_endless(self, number: int) -> bool:
+        """Whether rows of a feed or a kernel are facts of which there are ever more, not the present rows of keys or windows."""
+        maker = self.makers[number]
+        if isinstance(maker, Feed):
+            return maker.source.kind == "stream"
+        match maker.spec:
+            case specs.Over() | specs.Deduplicate() | specs.Pass() | specs.TableJoin() | specs.IntervalJoin():
+                return any(map(self.is_endless, maker.inputs))
+            case specs.AsOfJoin() | specs.LatestJoin():
+                return self.is_endless(maker.inputs[0])
+            case _:
+                return False
+
+    def is_own(self, number: int, column: str, side: int = 0) -> bool:
+        """Whether a column of a kernel's input is an event's own: its time, or its place in the log."""
+        for maker, port in self.ports_to(number):
+            here = dict(port.columns).get(column)
+            if port.side != side or here is None:
+                continue
+            if isinstance(maker, Feed):
+                text = expression.plain_column(self.made(maker, here))
+                time = maker.source.time.column if maker.source.time else ""
+                if text is not None and text.lower() in (time.lower(), *_OWN):
+                    return True
+            elif self.is_endless(maker.number):
+                right = isinstance(maker.spec, specs.JoinSpec) and here.startswith("_r")
+                if self.is_own(maker.number, here, 1 if right else 0):
+                    return True
+        return False
+
+
+def _lists(measure: specs.Measure, insert_only: bool) -> bool:
+    """Whether an aggregate keeps each of its values, equal ones too, or values in an order that hardly has equal ones."""
+    return measure.function == "collect_list" or (measure.function in ("min_by", "max_by") and not insert_only)
+
+
+def _bound(spec: specs.Spec) -> str:
+    match spec:
+        case specs.Deduplicate():
+            return 'within="1 day" lets go of it'
+        case specs.Over():
+            return 'an order by the event time and a frame of a certain length let go of it: frame=span("1 day")'
+        case specs.TableJoin() | specs.LatestJoin():
+            return "aggregate the stream before, or join it within= or as_of="
+        case _:
+            return 'windows let go of it: group_by(tumbling("at", "1 day"), …) before, or as one of its keys'

@@ -1,0 +1,145 @@
+"""Neighbours fused: views stay the same in every batch, and what needs no shuffle has none."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from millstream import Relation, rows, tumbling
+from millstream.plan import chain as chains
+from millstream.plan.chain import Chain, ViewPlan, build_chain
+from millstream.plan.explain import explain_chain
+from millstream.plan.facts import has_window
+from millstream.plan.layout import layout
+from tests.kernel.random_plan import Run, condition, random_records, random_relation, sources
+
+SEEDS = 25
+
+
+def plans(*relations: Relation, emit: Any = "changes") -> list[ViewPlan]:
+    return [
+        ViewPlan(f"v{number}", each.node, "sqlite:x", emit if has_window(each.node) else "changes", ())
+        for number, each in enumerate(relations)
+    ]
+
+
+def fused(*relations: Relation, emit: Any = "changes", buckets: int = 4) -> Chain:
+    return build_chain(plans(*relations, emit=emit), buckets=buckets, to="sqlite:x")
+
+
+def unfused(views: list[ViewPlan], buckets: int) -> Chain:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chains, "fuse", lambda chain: chain)
+        return build_chain(views, buckets=buckets, to="sqlite:x")
+
+
+def check(chance: Random) -> bool:
+    """Run random views with and without, and say whether anything was fused by key."""
+    it = sources()
+    relations = [random_relation(chance, it, chance.randint(2, 5)) for _ in range(chance.randint(1, 3))]
+    relations = [each.where(condition(chance, each)) if chance.random() < 0.3 else each for each in relations]
+    views, buckets = plans(*relations, emit=chance.choice(("changes", "final"))), chance.choice((1, 3))
+    one, other = unfused(views, buckets), build_chain(views, buckets=buckets, to="sqlite:x")
+    partitions = chance.randint(1, 2)
+    if all(each.step is None for each in other.operators):
+        return False
+    plain, near = Run(one, partitions), Run(other, partitions)
+    for batch in random_records(chance, one, partitions):
+        plain.local.batch(batch)
+        near.local.batch(batch)
+        assert near.views() == plain.views()
+        assert near.local.state_rows == plain.local.state_rows
+    plain.local.close()
+    near.local.close()
+    assert near.views() == plain.views()
+    return True
+
+
+@pytest.mark.parametrize("part", range(2))
+def test_views_are_the_same_in_every_batch(part: int) -> None:
+    assert sum(check(Random(seed)) for seed in range(part * SEEDS, (part + 1) * SEEDS)) > SEEDS / 10
+
+
+A, B, T = sources().values()
+PER_K = A.group_by("k").agg(n="count(*)")
+WINDOWS = A.group_by("k", tumbling("at", "1 minute")).agg(n="count(*)")
+NEAR = A.join(B.select("k AS j", "w", "at AS bt"), "k = j", within="5 seconds")
+LEFT = A.join(B.select("k AS j", "w", "at AS bt"), "k = j", "left", within="5 seconds")
+SAME: dict[str, Relation] = {
+    "the same key": WINDOWS.over("k", order="window_start", frame=rows(2)).add(s="sum(n)"),
+    "the key under another name": PER_K.select("k AS x", "n").group_by("x").agg(s="sum(n)"),
+    "more than the key": PER_K.group_by("n", "k").agg(c="count(*)"),
+    "top": WINDOWS.top(1, by="n DESC", per="k"),
+    "nothing": A.top(3, by="v").group_by().agg(n="count(*)"),
+    "behind deduplicate": A.deduplicate("k", "1 minute").group_by("k").agg(n="count(*)"),
+    "a key of a join": NEAR.group_by("k").agg(n="count(*)"),
+    "the key of its right": NEAR.group_by("j").agg(n="count(*)"),
+    "the key of an outer join": LEFT.group_by("k").agg(n="count(*)"),
+    "a table's with itself": PER_K.join(PER_K.select("k AS j", "n AS m"), "k = j"),
+}
+APART: dict[str, Relation] = {
+    "another key": PER_K.group_by("n").agg(c="count(*)"),
+    "less than the key": A.group_by("k", "g").agg(n="count(*)").group_by("k").agg(c="count(*)"),
+    "a key that is computed": PER_K.group_by("k + 0 AS k").agg(c="count(*)"),
+    "a key that was computed": A.over("k + 1", order="at").add(p="lag(v)").group_by("k").agg(c="count(*)"),
+    "the null side of a join": LEFT.group_by("j").agg(n="count(*)"),
+    "two that meet": PER_K.join(B.group_by("k AS j").agg(m="count(*)"), "k = j"),
+    "everything": PER_K.group_by().agg(c="count(*)"),
+    "apart after everything": A.top(3, by="v").group_by("k").agg(n="count(*)"),
+}
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_a_kernel_whose_key_has_the_key_before_it_runs_in_its_step(name: str) -> None:
+    made = fused(SAME[name])
+    *_, first, second = made.operators
+    assert (second.step, second.stage, second.leader) == (first.number, first.stage, first.number)
+    assert made.stages[-1] == first.stage
+    assert "in the same step as " in str(explain_chain("shop", made))
+    assert f"with {first.number} (" in layout(made)[str(second.number)]
+
+
+@pytest.mark.parametrize("name", APART)
+def test_any_other_is_in_a_stage_of_its_own(name: str) -> None:
+    made = fused(APART[name])
+    assert all(each.step is None for each in made.operators)
+    assert made.operators[-1].stage == made.operators[0].stage + 1
+    assert "same step" not in str(explain_chain("shop", made))
+
+
+def test_a_step_may_have_many_and_a_stage_follows_it() -> None:
+    last = WINDOWS.over("k", order="window_start").add(p="lag(n)").top(1, by="n", per="k")
+    made = fused(last.group_by("n").agg(c="count(*)"))
+    leader = made.operators[0].number
+    assert [each.step for each in made.operators] == [None, leader, leader, None]
+    assert [each.stage for each in made.operators] == [1, 1, 1, 2]
+    assert made.stages == (0, 1, 2)
+
+
+def test_union_and_explode_have_no_stage_of_their_own() -> None:
+    both = A.select("k", "at").union(B.select("k", "at"))
+    made = fused(both.group_by("k", tumbling("at", "1 minute")).agg(n="count(*)"))
+    assert made.stages == (0, 1)
+    made = fused(WINDOWS.select("k", "n").union(WINDOWS.select("k", "n + 1 AS n")).group_by("n").agg(c="count(*)"))
+    assert made.stages == (0, 1, 2)
+    made = fused(A.explode("tags", as_="tag"), T.select("id").union(T.select("id")))
+    assert made.stages == (0, 1)
+    text = str(explain_chain("shop", made))
+    assert "as tag  [admission, in the same step as stream a]" in text
+    assert "the rows of all inputs  [stage 1, in the same step as table]" in text
+
+
+def test_kernels_of_a_step_are_restarted_from_one_store() -> None:
+    chance = Random(7)
+    made = fused(SAME["the same key"], SAME["top"], buckets=2)
+    straight, copied = Run(made, 1), Run(made, 1)
+    for batch in random_records(chance, made, 1):
+        straight.local.batch(batch)
+        copied.local = copied.local.copy()
+        copied.local.host = type(copied.local.host)(made, copied.local.host.partitions, copied.local.host.types)
+        copied.local.batch(batch)
+        assert copied.views() == straight.views()
+    kernels = {target for (stage, target, _), store in straight.local.stores.items() if stage and store.meta()}
+    assert kernels == {made.operators[0].number}
