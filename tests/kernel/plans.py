@@ -279,7 +279,7 @@ def _over(author: Author, plan: Plan) -> Plan:
             kinds[name] = {"count": "int", "collect_list": "list"}.get(function, plan.kinds[column])
         meant.append(look)
     back = all(each.function != "lead" and (each.frame is None or each.frame.after == 0) for each in meant)
-    time = by_time if back else None
+    time = plan.time if back and order[0] == Order(plan.time or "") else None
     return Plan(
         plan.relation.over(per, written, frame).add(**looks),
         plan.kinds | kinds,
@@ -341,6 +341,8 @@ def _union(author: Author, plan: Plan) -> Plan:
     written, columns = [], {}
     for name, kind in plan.kinds.items():
         same = other.time if name == plan.time and other.time else author.one(other.of(kind))
+        if name.startswith("window_") and same != name:
+            raise Unfit  # these names are for windows alone
         written.append(f"{same} AS {name}" if same != name else name)
         columns[name] = lambda row, same=same: row[same]  # type: ignore[misc]
     more = replace(other, relation=other.relation.select(*written), kinds=plan.kinds, meaning=means.select(other.meaning, columns))

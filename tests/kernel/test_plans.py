@@ -11,21 +11,27 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from tests.kernel.local import Local, hashable
-from tests.kernel.plan_log import Log, Shop, cut, feed, random_log, running
+from tests.kernel.local import Local, Rec, hashable
+from tests.kernel.oracle import stamp
+from tests.kernel.plan_log import START, Log, Shop, cut, feed, random_log, running
 from tests.kernel.plans import OPERATORS, Author, Plan
-from tests.kernel.shop import sources
+from tests.kernel.shop import sizes, sources
 
+from millstream.errors import PipelineError
 from millstream.kernel import host
+from millstream.kernel.chunk import from_bytes, to_bytes
 from millstream.kernel.kernel import Kernel, State
+from millstream.kernel.segment import PLACE, Table
+from millstream.kernel.state import Memory, Meta
+from millstream.plan import spec as specs
 from millstream.plan.chain import Chain, ViewPlan, build_chain
 from millstream.plan.facts import has_window, natural_key
-from millstream.plan.nodes import Emit
-from millstream.plan import spec as specs
+from millstream.plan.nodes import Emit, Source
 
 PLANS = int(os.environ.get("MILLSTREAM_PLANS", "60"))
 some = settings(max_examples=PLANS, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
@@ -158,3 +164,30 @@ def test_plans_are_of_all_operators() -> None:
             steps.update(set(plan.steps))
     assert set(steps) == set(OPERATORS)
     assert min(steps.values()) >= 10, steps
+
+
+def test_lists_that_are_all_empty_can_be_read_after_a_gather() -> None:
+    lists = pl.DataFrame({"x": [[1, 2], [], []]}, schema={"x": pl.List(pl.Int64)})
+    gathered = pl.concat([lists, lists])[np.array([1, 2])]
+    assert from_bytes(to_bytes(gathered)).equals(gathered)
+    rows = gathered.with_columns(pl.Series(PLACE, [1, 2], pl.UInt64))
+    store, meta = Memory(), Meta()
+    Table(store, meta, "rows", 0).save(rows)
+    assert Table(store, meta, "rows", 0).load(rows[PLACE].to_numpy()).equals(rows)  # type: ignore[union-attr]
+
+
+def test_a_function_of_groups_without_a_key_is_asked_about_all_rows() -> None:
+    chance = Random(1)
+    declared = sources(chance)
+    author = Author(chance, declared)
+    stream = author.sources["b"]
+    relation = stream.relation.map_groups(sizes("n", "least", "j"), [], "n long, least long")
+    chain = build_chain([ViewPlan("v", relation.node, "sqlite:x", "changes", ())], buckets=2, to="sqlite:x")
+    local = running(chain, 1, 0)
+    for number, value in enumerate((5, 3)):
+        local.batch([Rec(0, 0, number, START, {"k": number, "j": value, "bt": stamp(START)})])
+    assert local.view("v") == Counter({(2, 3): 1})
+    relation = stream.relation.map_groups(lambda frame: frame, [], "n long")
+    chain = build_chain([ViewPlan("v", relation.node, "sqlite:x", "changes", ())], buckets=2, to="sqlite:x")
+    with pytest.raises(PipelineError, match="all rows: expected a Polars frame with columns n; found columns k, j"):
+        running(chain, 1, 0).batch([Rec(0, 0, 0, START, {"k": 1, "j": 1, "bt": stamp(START)})])

@@ -53,9 +53,19 @@ class Chunk(NamedTuple):
     data: bytes
 
 
+def to_arrow(rows: pl.DataFrame) -> pa.Table:
+    """Rows as Arrow that can be written.
+
+    Of lists that Polars gathered, if all are empty, the elements begin behind their end, and Arrow writes that as what nobody can
+    read. Taking all rows makes such columns anew.
+    """
+    table = rows.to_arrow()
+    return table.take(pa.array(np.arange(rows.height))) if any(kind.is_nested() for kind in rows.dtypes) else table
+
+
 def to_bytes(rows: pl.DataFrame | pa.RecordBatch) -> bytes:
     """Rows as an Arrow stream."""
-    table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows.to_arrow()
+    table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else to_arrow(rows)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
@@ -95,7 +105,7 @@ def send(rows: pl.DataFrame, port: Port, bucket: int = 0) -> Iterator[Chunk]:
         return
     buckets = (hash_columns([rows[name] for name in port.spread]) % port.buckets).astype(np.uint16)
     order = np.argsort(buckets, kind="stable")
-    whole = rows[order].to_arrow().combine_chunks().to_batches()[0]
+    whole = to_arrow(rows[order]).combine_chunks().to_batches()[0]
     ends = np.cumsum(np.bincount(buckets, minlength=port.buckets))
     low = 0
     for number, high in enumerate(ends):

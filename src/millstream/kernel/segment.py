@@ -16,6 +16,7 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
+from millstream.kernel.chunk import to_arrow
 from millstream.kernel.hash import hash_columns
 from millstream.kernel.state import FOREVER, Directory, Meta, Store
 
@@ -236,6 +237,6 @@ def _unpacked(data: bytes) -> pa.Buffer:
 
 
 def _one_batch(rows: pl.DataFrame) -> pa.RecordBatch:
-    table = rows.to_arrow().combine_chunks()
+    table = to_arrow(rows).combine_chunks()
     batches = table.to_batches()
     return batches[0] if batches else pa.RecordBatch.from_pylist([], table.schema)
