@@ -338,6 +338,12 @@ def _map_groups(author: Author, plan: Plan) -> Plan:
 def _union(author: Author, plan: Plan) -> Plan:
     """With part of itself, or with columns of the same kinds of another plan."""
     other = author.chance.choice((plan, _another(author)))
+    shared = {name: kind for name, kind in plan.kinds.items() if other.of(kind)}
+    if not shared:
+        raise Unfit
+    if len(shared) < len(plan.kinds):
+        below = means.select(plan.meaning, {name: lambda row, name=name: row[name] for name in shared})  # type: ignore[misc]
+        plan = replace(plan, relation=plan.relation.select(*shared), kinds=shared, meaning=below)
     written, columns = [], {}
     for name, kind in plan.kinds.items():
         same = other.time if name == plan.time and other.time else author.one(other.of(kind))
@@ -370,15 +376,16 @@ def _renamed(author: Author, plan: Plan, keep: Sequence[str]) -> tuple[Plan, dic
     return replace(plan, relation=plan.relation.select(*written), kinds=kinds, meaning=meaning), names
 
 
-def _join(author: Author, plan: Plan, other: Plan, hows: str) -> tuple[Plan, means.Joining, str]:
+def _join(author: Author, plan: Plan, other: Plan, hows: str) -> tuple[Plan, means.Joining, list[str]]:
     """The other side with names of its own, how the two meet, and that as it is written. A column that both have may be one."""
-    kind = author.chance.choice(("int", "int", "text", "float"))
-    one, two = author.one(plan.of(kind)), author.one(other.of(kind))
-    merged = one == two and author.chance.random() < 0.7
-    other, names = _renamed(author, other, (two,) if merged else ())
-    there = names[two]
-    joining = means.Joining(tuple(plan.kinds), tuple(other.kinds), ((one, there),), author.chance.choice(hows.split()))
-    return other, joining, one if merged else f"{one} = {there}"
+    kinds = [author.chance.choice(("int", "int", "text", "float"))]
+    kinds += ["text"] if author.chance.random() < 0.2 else []
+    pairs = {author.one(plan.of(kind)): author.one(other.of(kind)) for kind in kinds}
+    merged = [one for one, two in pairs.items() if one == two and author.chance.random() < 0.7]
+    other, names = _renamed(author, other, merged)
+    on = tuple((one, names[two]) for one, two in pairs.items())
+    joining = means.Joining(tuple(plan.kinds), tuple(other.kinds), on, author.chance.choice(hows.split()))
+    return other, joining, [one if one in merged else f"{one} = {two}" for one, two in on]
 
 
 def _beside(plan: Plan, other: Plan, joining: means.Joining, relation: Relation, meaning: Meaning) -> Plan:

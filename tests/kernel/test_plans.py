@@ -23,7 +23,7 @@ from tests.kernel.plans import OPERATORS, Author, Plan
 from tests.kernel.shop import sizes, sources
 
 from millstream.errors import PipelineError
-from millstream.kernel import host
+from millstream.kernel import chunk, host
 from millstream.kernel.chunk import from_bytes, to_bytes
 from millstream.kernel.kernel import Kernel, State
 from millstream.kernel.segment import PLACE, Table
@@ -68,11 +68,15 @@ def agree(local: Local, shop: Shop, views: list[tuple[Plan, Emit]]) -> None:
 
 def run(chain: Chain, log: list[Log], shop: Shop, local: Local, views: list[tuple[Plan, Emit]], each: bool = True) -> None:
     """Run all batches, then close; look at the views after each batch, or at the end only."""
-    for records in log:
+    for number, records in enumerate(log):
+        again = local.copy() if number == 1 else None
         shop.batch(records)
         local.batch(feed(chain, records))
         if each:
             agree(local, shop, views)
+        if again is not None:
+            again.batch(feed(chain, records))
+            assert again.sent[-1] == local.sent[-1], "a batch that runs again gives other changes"
     if not each:
         agree(local, shop, views)
     local.close()
@@ -87,6 +91,7 @@ def check(chance: Random) -> list[Plan]:
     log = random_log(chance, declared, partitions, chance.choice((8, 25, 45)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(host, "kernel_of", in_time(host.kernel_of))
+        patch.setattr(chunk, "PIECE", chance.choice((300, chunk.PIECE)))
         chain = chain_of(views, chance.choice((1, 2, 5)), chance.choice((1, 2)))
         local = running(chain, partitions, chance.randrange(100))
         run(chain, cut(chance, log), Shop(declared, partitions), local, views)

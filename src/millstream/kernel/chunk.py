@@ -27,6 +27,10 @@ WEIGHT = "_weight"
 """How often a row appears (or, below zero, disappears). A chunk without it is of rows that appear once."""
 
 
+PIECE = 16 << 20
+"""About how many bytes of rows go into one chunk: more are cut into several, so that they are never all packed at once."""
+
+
 class Kind(IntEnum):
     """What a chunk carries."""
 
@@ -95,6 +99,15 @@ def send(rows: pl.DataFrame, port: Port, bucket: int = 0) -> Iterator[Chunk]:
     rows = shaped(rows, port)
     if not rows.height:
         return
+    size = rows.estimated_size()
+    if size > PIECE:
+        for piece in rows.iter_slices(max(1, rows.height * PIECE // size)):
+            yield from _packed(piece, port, bucket)
+    else:
+        yield from _packed(rows, port, bucket)
+
+
+def _packed(rows: pl.DataFrame, port: Port, bucket: int) -> Iterator[Chunk]:
     kind = SIDES[port.side]
     if port.stage == SINK:
         yield Chunk(port.stage, port.target, bucket, kind, to_bytes(rows))
