@@ -1,0 +1,71 @@
+"""Planted bugs, in plans and in kernels, that random plans must notice; each with the seed that shows it."""
+
+from __future__ import annotations
+
+from random import Random
+from types import FunctionType
+
+import pytest
+from tests.kernel.test_mutants import Mutant, mutated
+from tests.kernel.test_plans import check
+
+from millstream.kernel import chunk, host
+from millstream.kernel.asof import AsOfJoinKernel
+from millstream.kernel.dedup import DeduplicateKernel
+from millstream.kernel.groups import GroupsKernel
+from millstream.kernel.interval import IntervalJoinKernel
+from millstream.kernel.join import TableJoinKernel
+from millstream.kernel.keyed import Keyed
+from millstream.kernel.over import OverKernel
+from millstream.kernel.reduce import ReduceKernel
+from millstream.kernel.session import SessionKernel
+from millstream.kernel.top import TopKernel
+from millstream.plan import chain, facts, lay
+
+
+def plans(chance: Random) -> None:
+    """The check of a plan."""
+    check(chance)
+
+
+MUTANTS = [
+    # what is known of a plan
+    Mutant("rows may be as late as those of the strictest stream", facts.lateness, "max(", "min(", plans),
+    Mutant("an outer join takes nothing back", facts.is_insert_only, 'node.how == "inner" and ', "", plans),
+    Mutant("a row that looks ahead is final in time", facts._in_time, "each.frame.after == 0", "True", plans),
+    Mutant("a join holds no mark back", chain._Builder._join, "(-low, 0) if node.how == \"right\" else (0, high)", "(0, 0)", plans),
+    Mutant("rows without a partner are computed where they come from", chain._Sides.below, "not (null and expression.plain_column(sql) is None)", "True", plans),
+    Mutant("the columns of a union go by their names", lay._horizon, "known[name.lower()]), None", "0), None", plans),
+    # between stages
+    Mutant("lists are sent as Polars has them", chunk.to_arrow, "if any(kind.is_nested() for kind in rows.dtypes)", "if False", plans, raises=Exception),
+    Mutant("of a piece only the first row is sent", chunk.send, "_packed(piece, port, bucket)", "_packed(piece.head(1), port, bucket)", plans),
+    Mutant("marks reach the first bucket alone", chunk.mark, "labels(port.target, port.buckets, port.tasks)", "labels(port.target, port.buckets, port.tasks)[:1]", plans),
+    Mutant("a held mark is not held", host._least, "mark - (lowered or 0)", "mark", plans),
+    # kernels
+    Mutant("a window closes a moment late", ReduceKernel.step, "(ends <= state.after)", "(ends < state.after)", plans),
+    Mutant("state goes before lateness is over", ReduceKernel._expire, "expire(state.after)", "expire(state.after + self.spec.lateness)", plans),
+    Mutant("rows a gap apart are apart", SessionKernel._in_sessions, "> reach + self.spec.gap", ">= reach + self.spec.gap", plans),
+    Mutant("a row without a partner is shown too early", IntervalJoinKernel._alone, "(end < other.after)", "(end <= other.after)", plans),
+    Mutant("answers are not corrected", AsOfJoinKernel.step, "| (pl.col(_TIME) >= pl.col(_VALID))", "| pl.lit(False)", plans),
+    Mutant("what comes on both sides meets twice", TableJoinKernel.step, "pairs(olds[0], known[1], self.on)", "pairs(news[0], known[1], self.on)", plans),
+    Mutant("only the first rows are kept though some go", TopKernel.step, "if self.spec.insert_only:", "if True:", plans),
+    Mutant("neighbours are forgotten", OverKernel._kept, "pl.col(\"_earliest\") - before", "pl.col(\"_earliest\")", plans),
+    Mutant("who counts is forgotten early", DeduplicateKernel._kept, "self.time + self.spec.within >= limit", "self.time >= limit", plans),
+    Mutant("groups of a function are forgotten early", Keyed.close_until, "end >= self._state.after", "end > self._state.after + 20_000_000", plans),
+    Mutant("the function is asked about what came alone", GroupsKernel.step, "self._made(new)", "self._made(came)", plans),
+]  # fmt: skip
+
+
+def planted(mutant: Mutant) -> None:
+    """Check one plan with the bug in it."""
+    function: FunctionType = mutant.function
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(function, "__code__", mutated(mutant).__code__)
+        mutant.check(Random(mutant.seed))
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_planted_bug_is_found(mutant: Mutant) -> None:
+    with pytest.raises(mutant.raises):
+        planted(mutant)
+    mutant.check(Random(mutant.seed))
