@@ -171,7 +171,9 @@ def top(below: Meaning, count: int, order: Sequence[Order], per: Sequence[str]) 
     return meaning
 
 
-def over(below: Meaning, per: Sequence[str], order: Sequence[Order], looks: Sequence[Look], time: str | None) -> Meaning:
+def over(
+    below: Meaning, per: Sequence[str], order: Sequence[Order], looks: Sequence[Look], time: str | None
+) -> Meaning:
     """Each row, and what its neighbours make of it; ``time`` is set where a row is final when the mark has passed it."""
 
     def meaning(world: World) -> Seen:
@@ -325,7 +327,7 @@ def as_of_join(joining: Joining, left: Meaning, time: str, said: Callable[[Row],
 
     def meaning(world: World) -> Seen:
         seen = world.see(left)
-        (mine, _), = joining.on
+        ((mine, _),) = joining.on
         history: dict[Any, list[tuple[int, Row | None]]] = defaultdict(list)
         for valid, row, key in world.said:
             since = history[key][-1][0] if history[key] else NEVER

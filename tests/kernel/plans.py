@@ -1,7 +1,7 @@
 """Random plans: a relation of a few operators, and what it means.
 
 Each operator is said twice, as an author writes it and as :mod:`tests.kernel.plan_oracle` has it. One that does not fit, because
-there is no column of the kind or no event time, is passed over for another; ``steps`` says which were taken.
+there is no column of the kind or no event time, is passed over for another; ``taken`` says which were not.
 """
 
 from __future__ import annotations
@@ -30,12 +30,11 @@ NUMBERS = ("int", "float")
 
 @dataclass(frozen=True)
 class Plan:
-    """A relation, the kinds of its columns, what it means, and the operators in it, the last one last."""
+    """A relation, the kinds of its columns, and what it means."""
 
     relation: Relation
     kinds: dict[str, str]
     meaning: Meaning
-    steps: tuple[str, ...] = ()
     once: bool = False
     """Whether a final row of it is said once, where nothing is late."""
 
@@ -66,8 +65,9 @@ class Author:
         self.sources = {
             name: Plan(Relation(source), shop.kinds(name), means.source(name)) for name, source in sources.items()
         }
-        names = [name for name in self.sources["a"].kinds]
+        names = list(self.sources["a"].kinds)
         self.sources["a"] = replace(self.sources["a"], relation=self.sources["a"].relation.select(*names))
+        self.taken: list[str] = []
         self._numbers = count()
 
     def name(self) -> str:
@@ -84,14 +84,15 @@ class Author:
         return plan
 
     def step(self, plan: Plan, names: list[str]) -> Plan:
-        """The plan with one more operator, the first that fits of these in any order."""
-        for name in self.chance.sample(names, len(names)):
+        """The plan with one more operator: the first that fits of these, in any order, those that seldom fit rather before others."""
+        for name in sorted(names, key=lambda name: self.chance.random() ** (1 / _OFTEN.get(name, 1)), reverse=True):
             try:
                 made = OPERATORS[name](self, plan)
             except Unfit:
                 continue
-            return replace(made, steps=(*plan.steps, *(step for step in made.steps if made.steps is not plan.steps), name))
-        raise AssertionError(f"nothing fits on {plan.relation}")
+            self.taken.append(name)
+            return made
+        raise Unfit
 
     def some(self, found: Sequence[str], most: int = 2, least: int = 0) -> list[str]:
         """Some of these columns."""
@@ -165,7 +166,9 @@ def _select(author: Author, plan: Plan) -> Plan:
     )
 
 
-def _measures(author: Author, plan: Plan) -> tuple[dict[str, str], list[tuple[Aggregation, Value | None]], dict[str, str]]:
+def _measures(
+    author: Author, plan: Plan
+) -> tuple[dict[str, str], list[tuple[Aggregation, Value | None]], dict[str, str]]:
     """Aggregates as they are written, as they are meant, and of which kind they are."""
     written, meant, kinds = {}, [], {}
     for _ in range(author.chance.randint(1, 3)):
@@ -265,7 +268,9 @@ def _over(author: Author, plan: Plan) -> Plan:
     looks, meant, kinds = {}, [], {}
     for _ in range(author.chance.randint(1, 2)):
         name = author.name()
-        function: Any = author.chance.choice(("row_number", "rank", "dense_rank", "lag", "lead", "count", "sum", "max", "collect_list"))
+        function: Any = author.chance.choice(
+            ("row_number", "rank", "dense_rank", "lag", "lead", "count", "sum", "max", "collect_list")
+        )
         if function in ("row_number", "rank", "dense_rank"):
             looks[name], look, kinds[name] = f"{function}()", Look(name, function), "rank"
         elif function in ("lag", "lead"):
@@ -337,7 +342,7 @@ def _map_groups(author: Author, plan: Plan) -> Plan:
 
 def _union(author: Author, plan: Plan) -> Plan:
     """With part of itself, or with columns of the same kinds of another plan."""
-    other = author.chance.choice((plan, _another(author)))
+    other = author.chance.choice((plan, _another(author, plan.is_stream)))
     shared = {name: kind for name, kind in plan.kinds.items() if other.of(kind)}
     if not shared:
         raise Unfit
@@ -351,18 +356,22 @@ def _union(author: Author, plan: Plan) -> Plan:
             raise Unfit  # these names are for windows alone
         written.append(f"{same} AS {name}" if same != name else name)
         columns[name] = lambda row, same=same: row[same]  # type: ignore[misc]
-    more = replace(other, relation=other.relation.select(*written), kinds=plan.kinds, meaning=means.select(other.meaning, columns))
+    more = replace(
+        other, relation=other.relation.select(*written), kinds=plan.kinds, meaning=means.select(other.meaning, columns)
+    )
     if author.chance.random() < 0.5:
         more = _where(author, more) if more.of("int", "float", "text", "rank") else more
-    return Plan(plan.relation.union(more.relation), plan.kinds, means.union((plan.meaning, more.meaning)), more.steps)
+    return Plan(plan.relation.union(more.relation), plan.kinds, means.union((plan.meaning, more.meaning)))
 
 
-def _another(author: Author) -> Plan:
-    """Another plan, or a source, for the other side."""
-    length = author.chance.randint(0, 2)
-    plan = author.sources[author.chance.choice("abu")]
-    for _ in range(length):
-        plan = author.step(plan, [name for name in OPERATORS if name not in _WIDE])
+def _another(author: Author, stream: bool) -> Plan:
+    """Another plan for the other side: a stream with its time, or a table."""
+    plan = author.sources[author.chance.choice("ab" if stream else "auu")]
+    if plan.is_stream and not stream:
+        plan = author.step(plan, ["aggregate", "tumbling", "session", "distinct", "top", "map_groups"])
+    for _ in range(author.chance.randint(0, 1)):
+        names = ["where", "select", "deduplicate", "explode"] if stream else ["where", "select", "aggregate", "top"]
+        plan = author.step(plan, names)
     return plan
 
 
@@ -390,14 +399,13 @@ def _join(author: Author, plan: Plan, other: Plan, hows: str) -> tuple[Plan, mea
 
 def _beside(plan: Plan, other: Plan, joining: means.Joining, relation: Relation, meaning: Meaning) -> Plan:
     kinds = plan.kinds if joining.how in ("semi", "anti") else other.kinds | plan.kinds
-    return Plan(relation, {name: kinds[name] for name in relation.columns}, meaning, other.steps)
+    return Plan(relation, {name: kinds[name] for name in relation.columns}, meaning)
 
 
 def _interval_join(author: Author, plan: Plan) -> Plan:
-    other = _another(author)
-    if plan.time is None or other.time is None:
+    if plan.time is None:
         raise Unfit
-    other, joining, on = _join(author, plan, other, "inner left right full")
+    other, joining, on = _join(author, plan, _another(author, True), "inner left right full")
     low, high = author.chance.choice(((-5, 5), (0, 8), (-10, -2), (3, 6), (0, 0), (-1, 30)))
     within = timedelta(seconds=low), timedelta(seconds=high)
     assert other.time is not None
@@ -427,10 +435,9 @@ def _as_of_join(author: Author, plan: Plan) -> Plan:
 
 
 def _table_join(author: Author, plan: Plan) -> Plan:
-    other = _another(author)
-    if plan.is_stream or other.is_stream:
+    if plan.is_stream:
         raise Unfit
-    other, joining, on = _join(author, plan, other, "inner left right full semi anti")
+    other, joining, on = _join(author, plan, _another(author, False), "inner left right full semi anti")
     relation = plan.relation.join(other.relation, on, joining.how)  # type: ignore[arg-type]
     return _beside(plan, other, joining, relation, means.table_join(joining, plan.meaning, other.meaning))
 
@@ -454,4 +461,8 @@ OPERATORS: dict[str, Callable[[Author, Plan], Plan]] = {
     "as-of join": _as_of_join,
     "table join": _table_join,
 }
-_WIDE = ("union", "interval join", "as-of join", "table join")
+_OFTEN = {
+    "tumbling": 2, "hopping": 2, "session": 3, "sliding": 2, "deduplicate": 3, "interval join": 7, "as-of join": 4, "table join": 4,
+    "explode": 2, "map_groups": 0.6, "distinct": 0.6, "over": 1.5,
+}  # fmt: skip
+"""How much more often than others an operator is tried first."""

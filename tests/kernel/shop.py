@@ -28,9 +28,7 @@ KINDS = {pl.Int64: "int", pl.Float64: "float", pl.String: "text", STAMP: "time"}
 
 def kinds(name: str) -> dict[str, str]:
     """The columns of a source that plans look at."""
-    return {
-        column: KINDS.get(kind, "list") for column, kind in TYPES[name].items() if column not in ("who", "nth")
-    }
+    return {column: KINDS.get(kind, "list") for column, kind in TYPES[name].items() if column not in ("who", "nth")}
 
 
 def sources(chance: Random) -> dict[str, Source]:

@@ -20,7 +20,7 @@ from millstream.kernel.over import OverKernel
 from millstream.kernel.reduce import ReduceKernel
 from millstream.kernel.session import SessionKernel
 from millstream.kernel.top import TopKernel
-from millstream.plan import chain, facts, lay
+from millstream.plan import chain, facts
 
 
 def plans(chance: Random) -> None:
@@ -30,12 +30,9 @@ def plans(chance: Random) -> None:
 
 MUTANTS = [
     # what is known of a plan
-    Mutant("rows may be as late as those of the strictest stream", facts.lateness, "max(", "min(", plans),
-    Mutant("an outer join takes nothing back", facts.is_insert_only, 'node.how == "inner" and ', "", plans),
     Mutant("a row that looks ahead is final in time", facts._in_time, "each.frame.after == 0", "True", plans),
     Mutant("a join holds no mark back", chain._Builder._join, "(-low, 0) if node.how == \"right\" else (0, high)", "(0, 0)", plans),
     Mutant("rows without a partner are computed where they come from", chain._Sides.below, "not (null and expression.plain_column(sql) is None)", "True", plans),
-    Mutant("the columns of a union go by their names", lay._horizon, "known[name.lower()]), None", "0), None", plans),
     # between stages
     Mutant("lists are sent as Polars has them", chunk.to_arrow, "if any(kind.is_nested() for kind in rows.dtypes)", "if False", plans, raises=Exception),
     Mutant("of a piece only the first row is sent", chunk.send, "_packed(piece, port, bucket)", "_packed(piece.head(1), port, bucket)", plans),

@@ -31,7 +31,7 @@ from millstream.kernel.state import Memory, Meta
 from millstream.plan import spec as specs
 from millstream.plan.chain import Chain, ViewPlan, build_chain
 from millstream.plan.facts import has_window, natural_key
-from millstream.plan.nodes import Emit, Source
+from millstream.plan.nodes import Emit
 
 PLANS = int(os.environ.get("MILLSTREAM_PLANS", "60"))
 some = settings(max_examples=PLANS, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
@@ -66,7 +66,9 @@ def agree(local: Local, shop: Shop, views: list[tuple[Plan, Emit]]) -> None:
         assert found == expected, f"{emit} of\n{plan.relation}\nmore: {found - expected}\nless: {expected - found}"
 
 
-def run(chain: Chain, log: list[Log], shop: Shop, local: Local, views: list[tuple[Plan, Emit]], each: bool = True) -> None:
+def run(
+    chain: Chain, log: list[Log], shop: Shop, local: Local, views: list[tuple[Plan, Emit]], each: bool = True
+) -> None:
     """Run all batches, then close; look at the views after each batch, or at the end only."""
     for number, records in enumerate(log):
         again = local.copy() if number == 1 else None
@@ -162,13 +164,13 @@ def test_a_plan_gives_after_every_batch_what_all_rows_give(seed: int) -> None:
 
 
 def test_plans_are_of_all_operators() -> None:
-    steps: Counter[str] = Counter()
-    for seed in range(300):
+    taken: Counter[str] = Counter()
+    for seed in range(100):
         chance = Random(seed)
-        for plan, _ in views_of(chance, Author(chance, sources(chance))):
-            steps.update(set(plan.steps))
-    assert set(steps) == set(OPERATORS)
-    assert min(steps.values()) >= 10, steps
+        author = Author(chance, sources(chance))
+        views_of(chance, author)
+        taken.update(author.taken)
+    assert min(taken[name] for name in OPERATORS) >= 5, taken
 
 
 def test_lists_that_are_all_empty_can_be_read_after_a_gather() -> None:

@@ -62,9 +62,7 @@ def records(local: Local, name: str, count: int, key: Callable[[int], int] = lam
     """Events of one stream, one microsecond apart."""
     feed = next(each.number for each in local.chain.feeds if each.source.name == name)
     value, at = ("v", "at") if name == "a" else ("w", "bt")
-    return [
-        Rec(feed, 0, i, SECOND, {"k": key(i), value: f"{i:0{width}d}", at: oracle.stamp(i)}) for i in range(count)
-    ]
+    return [Rec(feed, 0, i, SECOND, {"k": key(i), value: f"{i:0{width}d}", at: oracle.stamp(i)}) for i in range(count)]
 
 
 class Measure:
@@ -86,7 +84,7 @@ def _most() -> int:
 def alone(name: str) -> dict[str, Any]:
     """Run a function of this module in a process of its own; give what it gives."""
     code = f"import json; from tests.kernel import test_skew; print(json.dumps(test_skew.{name}()))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)  # noqa: S603
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]
 
 
@@ -145,7 +143,9 @@ def test_pairs_within_the_limit_take_no_more_than_three_times_its_memory() -> No
 
 
 def test_pairs_of_wide_rows_are_refused_by_their_bytes() -> None:
-    with pytest.raises(PipelineError, match=r"2,250,000 pairs of rows, .* The key 1 has 1,500 rows with 1,500 partners"):
+    with pytest.raises(
+        PipelineError, match=r"2,250,000 pairs of rows, .* The key 1 has 1,500 rows with 1,500 partners"
+    ):
         wide_pairs(1_500, 1_500)
     assert wide_pairs(1_500, 1_500, 1)["pairs"] == 2_250_000
 
@@ -161,7 +161,11 @@ def test_rows_are_sent_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def long_session() -> dict[str, Any]:
     """One session of a million events."""
-    measures = (specs.Measure("n", "count", ()), specs.Measure("total", "sum", ("i",)), specs.Measure("most", "max", ("i",)))
+    measures = (
+        specs.Measure("n", "count", ()),
+        specs.Measure("total", "sum", ("i",)),
+        specs.Measure("most", "max", ("i",)),
+    )
     kernel = kernel_of(specs.Session(("k",), measures, "at", 60 * SECOND))
     store, held, batch = Memory(), 0, 50_000
     schema = pl.Schema({"k": pl.Int64(), "at": STAMP, "i": pl.Int64()})
@@ -169,7 +173,9 @@ def long_session() -> dict[str, Any]:
     made = None
     for first in range(0, 1_000_000, batch):
         numbers = pl.int_range(first, first + batch, eager=True).alias("i")
-        rows = pl.DataFrame({"i": numbers}).select(pl.lit(1, pl.Int64).alias("k"), (pl.col("i") * 1000).cast(STAMP).alias("at"), "i")
+        rows = pl.DataFrame({"i": numbers}).select(
+            pl.lit(1, pl.Int64).alias("k"), (pl.col("i") * 1000).cast(STAMP).alias("at"), "i"
+        )
         meta = Meta.read(store)
         state = State(store, meta, NEVER, NEVER, schema)
         made = kernel.step(state, rows)
@@ -208,5 +214,5 @@ def test_a_key_with_more_bytes_than_one_may_keep_is_refused(monkeypatch: pytest.
     with pytest.raises(PipelineError, match=r"view hot: k = 1, v = '0.* MB of rows to be kept for one key"):
         local_of(found).batch(records(many, "a", 900, lambda i: 1, width=200))
     joined = local_of(stream("a").join(stream("b"), on="k", within="1 minute"))
-    with pytest.raises(PipelineError, match=r"view hot: key = 7: 0 MB of rows to be kept for one key"):
+    with pytest.raises(PipelineError, match=r"view hot: key 0 = 7: 0 MB of rows to be kept for one key"):
         joined.batch(records(joined, "a", 900, lambda i: 7, width=200))

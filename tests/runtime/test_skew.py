@@ -14,7 +14,6 @@ from millstream.errors import PipelineError
 from millstream.event import Event
 from millstream.log import open_log
 from millstream.runtime.run import run
-from millstream.runtime.verify import verify
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -41,14 +40,10 @@ def test_a_key_with_half_of_all_events_is_right(spark: SparkSession, tmp_path: P
     made.view("counts", clicks.group_by("user").agg(n="count(*)"))
     with open_log(made.log, create=True) as log:
         log.create_topic("clicks", 2)
-        for first in range(0, 20_000, 10_000):
-            numbers = range(first, first + 10_000)
-            log.append("clicks", [event(7 if number % 2 else number % 100, number) for number in numbers])
-            run(made, spark=spark, once=True)
+        log.append("clicks", [event(7 if number % 2 else number % 100, number) for number in range(20_000)])
+    run(made, spark=spark, once=True, rate_limit=10_000)
     assert dict(made.views["counts"].frame().rows())[7] == 10_000
     assert {row["user"]: row["n"] for row in made.views["visits"].frame().rows(named=True)}[7] == 10_000
-    checked = verify(made, spark=spark)
-    assert checked.equal, checked
 
 
 def test_a_key_that_meets_itself_too_often_stops_the_run_and_is_named(spark: SparkSession, tmp_path: Path) -> None:

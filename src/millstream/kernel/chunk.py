@@ -99,7 +99,7 @@ def send(rows: pl.DataFrame, port: Port, bucket: int = 0) -> Iterator[Chunk]:
     rows = shaped(rows, port)
     if not rows.height:
         return
-    size = rows.estimated_size()
+    size = int(rows.estimated_size())
     if size > PIECE:
         for piece in rows.iter_slices(max(1, rows.height * PIECE // size)):
             yield from _packed(piece, port, bucket)

@@ -159,7 +159,9 @@ class Host:
             try:
                 made = kernel.step(state, *frames)
             except PipelineError as error:
-                error.message = f"{self._views(operator)}: {error.message}"  # a kernel knows keys, and not whose they are
+                error.message = (
+                    f"{self._views(operator)}: {error.message}"  # a kernel knows keys, and not whose they are
+                )
                 raise
             if made is not None:
                 for port in operator.ports:

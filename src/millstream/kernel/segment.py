@@ -77,8 +77,8 @@ def check_places(rows: pl.DataFrame) -> None:
     found = np.add.reduceat(sizes, starts)
     if found.max() > MOST_BYTES:
         one = rows.drop(PLACE).row(int(starts[found.argmax()]), named=True)
-        keys = {"key": value for name, value in one.items() if re.fullmatch(r"_k\d+", name)} or one
-        shown = ", ".join(f"{name} = {value!r:.60}" for name, value in list(keys.items())[:4])
+        keys = {name: value for name, value in one.items() if re.fullmatch(r"_k\d+", name)} or one  # those of a join
+        shown = ", ".join(f"{name.replace('_k', 'key ')} = {value!r:.60}" for name, value in list(keys.items())[:4])
         raise PipelineError(
             f"{shown}: {found.max() >> 20:,} MB of rows to be kept for one key; at most {MOST_BYTES >> 20:,} MB are allowed",
             hint="group by or join on more columns, select fewer, or use a shorter window",
