@@ -174,13 +174,17 @@ def test_plans_are_of_all_operators() -> None:
 
 
 def test_lists_that_are_all_empty_can_be_read_after_a_gather() -> None:
-    lists = pl.DataFrame({"x": [[1, 2], [], []]}, schema={"x": pl.List(pl.Int64)})
-    gathered = pl.concat([lists, lists])[np.array([1, 2])]
-    assert from_bytes(to_bytes(gathered)).equals(gathered)
-    rows = gathered.with_columns(pl.Series(PLACE, [1, 2], pl.UInt64))
-    store, meta = Memory(), Meta()
-    Table(store, meta, "rows", 0).save(rows)
-    assert Table(store, meta, "rows", 0).load(rows[PLACE].to_numpy()).equals(rows)  # type: ignore[union-attr]
+    lists = pl.DataFrame({"x": [[1, 2], [], None, []]}, schema={"x": pl.List(pl.Int64)})
+    lists = lists.with_columns(pl.struct(pl.col("x").alias("y")).alias("z"))
+    gathered = pl.concat([lists, lists])[np.array([1, 2, 3])]
+    for rows in (gathered, pl.concat([gathered, lists.head(1), gathered])):
+        assert from_bytes(to_bytes(rows)).equals(rows)
+        placed = rows.with_columns(pl.int_range(pl.len(), dtype=pl.UInt64).alias(PLACE))
+        store, meta = Memory(), Meta()
+        Table(store, meta, "rows", 0).save(placed)
+        loaded = Table(store, meta, "rows", 0).load(placed[PLACE].to_numpy())
+        assert loaded is not None
+        assert loaded.equals(placed)
 
 
 def test_a_function_of_groups_without_a_key_is_asked_about_all_rows() -> None:

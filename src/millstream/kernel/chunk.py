@@ -60,11 +60,27 @@ class Chunk(NamedTuple):
 def to_arrow(rows: pl.DataFrame) -> pa.Table:
     """Rows as Arrow that can be written.
 
-    Of lists that Polars gathered, if all are empty, the elements begin behind their end, and Arrow writes that as what nobody can
-    read. Taking all rows makes such columns anew.
+    Of lists that Polars gathered, if all are empty, the elements may begin behind their end, and Arrow writes that as what nobody
+    can read.
     """
     table = rows.to_arrow()
-    return table.take(pa.array(np.arange(rows.height))) if any(kind.is_nested() for kind in rows.dtypes) else table
+    for index, kind in enumerate(rows.dtypes):
+        if kind.is_nested():
+            mended = pa.chunked_array([_mended(array) for array in table[index].chunks], table.schema[index].type)
+            table = table.set_column(index, table.schema[index], mended)
+    return table
+
+
+def _mended(array: pa.Array) -> pa.Array:
+    """The same values; lists of which none has an element get new elements, none."""
+    kind = array.type
+    if pa.types.is_struct(kind):
+        fields = [_mended(array.field(index)) for index in range(kind.num_fields)]
+        return pa.StructArray.from_arrays(fields, fields=list(kind), mask=array.is_null())
+    if pa.types.is_large_list(kind) and not len(array.values):
+        nowhere, none = pa.array(np.zeros(len(array) + 1, np.int64)), pa.array([], kind.value_type)
+        return pa.LargeListArray.from_arrays(nowhere, none, kind, mask=array.is_null())
+    return array
 
 
 def to_bytes(rows: pl.DataFrame | pa.RecordBatch) -> bytes:
