@@ -26,7 +26,6 @@ from millstream.plan.parts import Computed
 WEIGHT = "_weight"
 """How often a row appears (or, below zero, disappears). A chunk without it is of rows that appear once."""
 
-
 PIECE = 16 << 20
 """About how many bytes of rows go into one chunk: more are cut into several, so that they are never all packed at once."""
 

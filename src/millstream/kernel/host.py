@@ -158,10 +158,8 @@ class Host:
             state = State(store, meta, before, after, schemas[0], sides=sides)
             try:
                 made = kernel.step(state, *frames)
-            except PipelineError as error:
-                error.message = (
-                    f"{self._views(operator)}: {error.message}"  # a kernel knows keys, and not whose they are
-                )
+            except PipelineError as error:  # a kernel knows keys, and not whose they are
+                error.message = f"{self._views(operator)}: {error.message}"
                 raise
             if made is not None:
                 for port in operator.ports:

@@ -77,8 +77,11 @@ def check_places(rows: pl.DataFrame) -> None:
     found = np.add.reduceat(sizes, starts)
     if found.max() > MOST_BYTES:
         one = rows.drop(PLACE).row(int(starts[found.argmax()]), named=True)
-        keys = {name: value for name, value in one.items() if re.fullmatch(r"_k\d+", name)} or one  # those of a join
-        shown = ", ".join(f"{name.replace('_k', 'key ')} = {value!r:.60}" for name, value in list(keys.items())[:4])
+        keys = [
+            name for name in one if re.fullmatch(r"_k\d+", name)
+        ]  # those of a join; others are named, and come first
+        keys = keys or [name for name in one if not name.startswith("_")][:4]
+        shown = ", ".join(f"{name.replace('_k', 'key ')} = {one[name]!r:.60}" for name in keys)
         raise PipelineError(
             f"{shown}: {found.max() >> 20:,} MB of rows to be kept for one key; at most {MOST_BYTES >> 20:,} MB are allowed",
             hint="group by or join on more columns, select fewer, or use a shorter window",
