@@ -33,7 +33,7 @@ from millstream.plan.chain import Chain, ViewPlan, build_chain
 from millstream.plan.facts import has_window, natural_key
 from millstream.plan.nodes import Emit
 
-PLANS = int(os.environ.get("MILLSTREAM_PLANS", "60"))
+PLANS = int(os.environ.get("MILLSTREAM_PLANS", "40"))
 some = settings(max_examples=PLANS, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 seeds = given(seed=st.integers(0, (1 << 32) - 1))
 
@@ -86,7 +86,7 @@ def run(
     agree(local, shop, views)
 
 
-def check(chance: Random) -> list[Plan]:
+def check(chance: Random) -> None:
     """One plan over one log: right after every batch, and the same with other batches, buckets and tasks."""
     declared, partitions = sources(chance), chance.choice((1, 2))
     views = views_of(chance, Author(chance, declared))
@@ -101,7 +101,6 @@ def check(chance: Random) -> list[Plan]:
         chain = chain_of(views, chance.choice((1, 3, 8)), chance.choice((1, 3)))
         other = running(chain, partitions, chance.randrange(100))
         run(chain, cut(chance, log), Shop(declared, partitions), other, views, each=False)
-    return [plan for plan, _ in views]
 
 
 def check_once(local: Local, declared: dict[str, Any], views: list[tuple[Plan, Emit]]) -> None:
@@ -157,6 +156,7 @@ def _time(spec: specs.Spec, side: int) -> tuple[str, int] | None:
             return None
 
 
+@pytest.mark.timeout(300 + 5 * PLANS)
 @seeds
 @some
 def test_a_plan_gives_after_every_batch_what_all_rows_give(seed: int) -> None:
