@@ -111,36 +111,31 @@ def send(rows: pl.DataFrame, port: Port, bucket: int = 0) -> Iterator[Chunk]:
 
     What goes to the sink stays in the sender's ``bucket``.
     """
-    rows = shaped(rows, port)
-    if not rows.height:
-        return
-    size = int(rows.estimated_size())
-    if size > PIECE:
-        for piece in rows.iter_slices(max(1, rows.height * PIECE // size)):
-            yield from _packed(piece, port, bucket)
-    else:
-        yield from _packed(rows, port, bucket)
+    kind, named = SIDES[port.side], labels(port.target, port.buckets, port.tasks)
+    all_rows = shaped(rows, port)
+    for rows in _pieces(all_rows):
+        if port.stage == SINK:
+            yield Chunk(port.stage, port.target, bucket, kind, to_bytes(rows))
+            continue
+        if port.buckets == 1 or not port.spread:
+            yield Chunk(port.stage, port.target, named[0], kind, to_bytes(rows))
+            continue
+        buckets = (hash_columns([rows[name] for name in port.spread]) % port.buckets).astype(np.uint16)
+        order = np.argsort(buckets, kind="stable")
+        whole = to_arrow(rows[order]).combine_chunks().to_batches()[0]
+        ends = np.cumsum(np.bincount(buckets, minlength=port.buckets))
+        low = 0
+        for number, high in enumerate(ends):
+            if high > low:
+                data = to_bytes(whole.slice(low, int(high) - low))
+                yield Chunk(port.stage, port.target, named[number], kind, data)
+            low = int(high)
 
 
-def _packed(rows: pl.DataFrame, port: Port, bucket: int) -> Iterator[Chunk]:
-    kind = SIDES[port.side]
-    if port.stage == SINK:
-        yield Chunk(port.stage, port.target, bucket, kind, to_bytes(rows))
-        return
-    named = labels(port.target, port.buckets, port.tasks)
-    if port.buckets == 1 or not port.spread:
-        yield Chunk(port.stage, port.target, named[0], kind, to_bytes(rows))
-        return
-    buckets = (hash_columns([rows[name] for name in port.spread]) % port.buckets).astype(np.uint16)
-    order = np.argsort(buckets, kind="stable")
-    whole = to_arrow(rows[order]).combine_chunks().to_batches()[0]
-    ends = np.cumsum(np.bincount(buckets, minlength=port.buckets))
-    low = 0
-    for number, high in enumerate(ends):
-        if high > low:
-            data = to_bytes(whole.slice(low, int(high) - low))
-            yield Chunk(port.stage, port.target, named[number], kind, data)
-        low = int(high)
+def _pieces(rows: pl.DataFrame) -> Iterator[pl.DataFrame]:
+    """The rows in parts of about :data:`PIECE` bytes; no part if there are none."""
+    if rows.height:
+        yield from rows.iter_slices(max(1, rows.height * PIECE // max(int(rows.estimated_size()), 1)))
 
 
 _CARRIED = ("_topic", "_partition", "_offset", "_deleted")
