@@ -26,6 +26,9 @@ from millstream.plan.parts import Computed
 WEIGHT = "_weight"
 """How often a row appears (or, below zero, disappears). A chunk without it is of rows that appear once."""
 
+PIECE = 16 << 20
+"""About how many bytes of rows go into one chunk: more are cut into several, so that they are never all packed at once."""
+
 
 class Kind(IntEnum):
     """What a chunk carries."""
@@ -53,9 +56,35 @@ class Chunk(NamedTuple):
     data: bytes
 
 
+def to_arrow(rows: pl.DataFrame) -> pa.Table:
+    """Rows as Arrow that can be written.
+
+    Of lists that Polars gathered, if all are empty, the elements may begin behind their end, and Arrow writes that as what nobody
+    can read.
+    """
+    table = rows.to_arrow()
+    for index, kind in enumerate(rows.dtypes):
+        if kind.is_nested():
+            mended = pa.chunked_array([_mended(array) for array in table[index].chunks], table.schema[index].type)
+            table = table.set_column(index, table.schema[index], mended)
+    return table
+
+
+def _mended(array: pa.Array) -> pa.Array:
+    """The same values; lists of which none has an element get new elements, none."""
+    kind = array.type
+    if pa.types.is_struct(kind):
+        fields = [_mended(array.field(index)) for index in range(kind.num_fields)]
+        return pa.StructArray.from_arrays(fields, fields=list(kind), mask=array.is_null())
+    if pa.types.is_large_list(kind) and not len(array.values):
+        nowhere, none = pa.array(np.zeros(len(array) + 1, np.int64)), pa.array([], kind.value_type)
+        return pa.LargeListArray.from_arrays(nowhere, none, kind, mask=array.is_null())
+    return array
+
+
 def to_bytes(rows: pl.DataFrame | pa.RecordBatch) -> bytes:
     """Rows as an Arrow stream."""
-    table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows.to_arrow()
+    table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else to_arrow(rows)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
@@ -82,27 +111,31 @@ def send(rows: pl.DataFrame, port: Port, bucket: int = 0) -> Iterator[Chunk]:
 
     What goes to the sink stays in the sender's ``bucket``.
     """
-    rows = shaped(rows, port)
-    if not rows.height:
-        return
-    kind = SIDES[port.side]
-    if port.stage == SINK:
-        yield Chunk(port.stage, port.target, bucket, kind, to_bytes(rows))
-        return
-    named = labels(port.target, port.buckets, port.tasks)
-    if port.buckets == 1 or not port.spread:
-        yield Chunk(port.stage, port.target, named[0], kind, to_bytes(rows))
-        return
-    buckets = (hash_columns([rows[name] for name in port.spread]) % port.buckets).astype(np.uint16)
-    order = np.argsort(buckets, kind="stable")
-    whole = rows[order].to_arrow().combine_chunks().to_batches()[0]
-    ends = np.cumsum(np.bincount(buckets, minlength=port.buckets))
-    low = 0
-    for number, high in enumerate(ends):
-        if high > low:
-            data = to_bytes(whole.slice(low, int(high) - low))
-            yield Chunk(port.stage, port.target, named[number], kind, data)
-        low = int(high)
+    kind, named = SIDES[port.side], labels(port.target, port.buckets, port.tasks)
+    all_rows = shaped(rows, port)
+    for rows in _pieces(all_rows):
+        if port.stage == SINK:
+            yield Chunk(port.stage, port.target, bucket, kind, to_bytes(rows))
+            continue
+        if port.buckets == 1 or not port.spread:
+            yield Chunk(port.stage, port.target, named[0], kind, to_bytes(rows))
+            continue
+        buckets = (hash_columns([rows[name] for name in port.spread]) % port.buckets).astype(np.uint16)
+        order = np.argsort(buckets, kind="stable")
+        whole = to_arrow(rows[order]).combine_chunks().to_batches()[0]
+        ends = np.cumsum(np.bincount(buckets, minlength=port.buckets))
+        low = 0
+        for number, high in enumerate(ends):
+            if high > low:
+                data = to_bytes(whole.slice(low, int(high) - low))
+                yield Chunk(port.stage, port.target, named[number], kind, data)
+            low = int(high)
+
+
+def _pieces(rows: pl.DataFrame) -> Iterator[pl.DataFrame]:
+    """The rows in parts of about :data:`PIECE` bytes; no part if there are none."""
+    if rows.height:
+        yield from rows.iter_slices(max(1, rows.height * PIECE // max(int(rows.estimated_size()), 1)))
 
 
 _CARRIED = ("_topic", "_partition", "_offset", "_deleted")

@@ -66,10 +66,8 @@ class GroupsKernel:
         return pl.concat([none, *(self._of_group(part) for part in parts)])
 
     def _of_group(self, rows: pl.DataFrame) -> pl.DataFrame:
-        key = rows.select(self.spec.keys).head(1)
-        shown = (
-            ", ".join(f"{name} = {value!r}" for name, value in zip(key.columns, key.row(0), strict=True)) or "all rows"
-        )
+        key = rows.select(self.keys).head(1)
+        shown = ", ".join(f"{name} = {key.item(0, name)!r}" for name in self.spec.keys) or "all rows"
         function = self.spec.function
         what = f"map_groups with {getattr(function, '__name__', 'a function')}, {shown}"
         try:

@@ -200,7 +200,11 @@ class Host:
         if schemas:
             sides = tuple(map(Side, befores, afters, schemas)) if operator.sides > 1 else ()
             state = State(store, meta, before, after, schemas[0], sides=sides)
-            made = kernel.step(state, *frames)
+            try:
+                made = kernel.step(state, *frames)
+            except PipelineError as error:  # a kernel knows keys, and not whose they are
+                error.message = f"{self._views(operator)}: {error.message}"
+                raise
             if made is not None:
                 for port in operator.ports:
                     yield from send(made, port, bucket)
@@ -223,6 +227,15 @@ class Host:
             for port in operator.ports:
                 if port.marks:
                     yield from mark(f"{target}:{bucket}", says, port)
+
+    def _views(self, operator: Operator) -> str:
+        """The views that an operator works for."""
+        reached = {operator.number}
+        for each in sorted(self.chain.operators, key=lambda each: each.stage):
+            if each.number in reached:
+                reached |= {port.target for port in each.ports}
+        names = [output.name for output in self.chain.outputs if output.number in reached]
+        return f"view{'s' * (len(names) > 1)} {', '.join(names)}"
 
     def _schemas(self, operator: Operator, meta: Meta, frames: list[pl.DataFrame | None]) -> list[pl.Schema]:
         """Columns and types of each side: of one input as they once came, of two as the chain says. None if not known yet."""

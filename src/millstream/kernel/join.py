@@ -16,11 +16,14 @@ from millstream.errors import PipelineError, PlanError
 from millstream.kernel.chunk import WEIGHT
 from millstream.kernel.kernel import Side, State
 from millstream.kernel.keyed import weighed
-from millstream.kernel.segment import PLACE, Table, place
+from millstream.kernel.segment import PLACE, Table, place, widths
 from millstream.plan.spec import TableJoin
 
 MOST = 5_000_000
 """Pairs that one bucket may make in one batch: a key with thousands of rows on both sides would fill the memory."""
+
+MOST_BYTES = 256 << 20
+"""Bytes of those pairs, estimated before any is made; while they are made and sent on there are some copies of them."""
 
 OTHER = "_w"  # the weight of the other side, while pairs are made
 
@@ -133,19 +136,28 @@ def pairs(left: pl.DataFrame, right: pl.DataFrame, on: list[str]) -> pl.DataFram
 
 def check_pairs(left: pl.DataFrame, right: pl.DataFrame, on: list[str]) -> None:
     """Refuse to make more pairs than memory has room for, naming the key that has most of them."""
-    if left.height * right.height <= MOST:
+    at_most = left.height * right.estimated_size() + right.height * left.estimated_size()
+    if left.height * right.height <= MOST and at_most <= MOST_BYTES:
         return
-    counts = left.group_by(on).len("_n").join(right.group_by(on).len("_m"), on=on)
-    counts = counts.with_columns((pl.col("_n").cast(pl.Int64) * pl.col("_m").cast(pl.Int64)).alias("_pairs"))
-    found = int(counts["_pairs"].sum())
-    if found > MOST:
-        worst = counts.sort("_pairs").tail(1).row(0, named=True)
+    counts = _sized(left, on, "_n", "_left").join(_sized(right, on, "_m", "_right"), on=on)
+    size = pl.col("_left") * pl.col("_m") + pl.col("_right") * pl.col("_n")
+    counts = counts.with_columns((pl.col("_n") * pl.col("_m")).alias("_pairs"), size.alias("_bytes"))
+    found, size_found = int(counts["_pairs"].sum()), int(counts["_bytes"].sum())
+    if found > MOST or size_found > MOST_BYTES:
+        worst = counts.sort("_pairs" if found > MOST else "_bytes").tail(1).row(0, named=True)
         key = ", ".join(repr(worst[name]) for name in on if name.startswith("_k"))
         raise PipelineError(
-            f"a join would make {found:,} pairs of rows in one batch of one bucket; at most {MOST:,} are allowed."
+            f"a join would make {found:,} pairs of rows, {size_found >> 20:,} MB, in one batch of one bucket;"
+            f" at most {MOST:,} and {MOST_BYTES >> 20:,} MB are allowed."
             f" The key {key} has {worst['_n']:,} rows with {worst['_m']:,} partners each",
             hint="join on more columns, narrow the interval, or aggregate one side first; smaller batches make fewer pairs",
         )
+
+
+def _sized(rows: pl.DataFrame, on: list[str], count: str, size: str) -> pl.DataFrame:
+    """For each key how many rows it has, and how many bytes."""
+    rows = rows.select(*on, widths(rows).alias(size))
+    return rows.group_by(on).agg(pl.len().cast(pl.Int64).alias(count), pl.col(size).sum())
 
 
 def outcome(

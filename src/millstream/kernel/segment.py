@@ -9,6 +9,7 @@ through a socket and two serializers.
 
 from __future__ import annotations
 
+import re
 from typing import TypeAlias
 
 import numpy as np
@@ -16,6 +17,8 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
+from millstream.errors import PipelineError
+from millstream.kernel.chunk import to_arrow
 from millstream.kernel.hash import hash_columns
 from millstream.kernel.state import FOREVER, Directory, Meta, Store
 
@@ -26,6 +29,9 @@ PLACE = "_p"
 LIMIT = 16_384
 """Bytes of a segment, before compression. Each one touched costs a call and is written whole: with 128 KB a batch of 1,000 events
 on 5 M rows wrote some 100 MB. With 8 KB such a batch was no faster, and one that touches everything was slower."""
+
+MOST_BYTES = 128 << 20
+"""Bytes of the rows of one place, before compression: they are one segment, and read and written together."""
 
 _CODEC = pa.Codec("lz4_raw")
 _PLAIN = b"\xff\xff\xff\xff"  # how Arrow begins what is not compressed: segments of format 1
@@ -49,6 +55,37 @@ def first_place(micros: int) -> np.uint64:
 def _seconds(micros: npt.NDArray[np.int64]) -> Places:
     # Clipped, not wrapped: an order that stays the same is all that is needed of it.
     return np.clip(micros // _SECOND, 0, (1 << 32) - 1).astype(np.uint64)
+
+
+def widths(rows: pl.DataFrame) -> pl.Series:
+    """About how many bytes each row has: those of its text, and of anything else what it has on average."""
+    other = [column for column in rows if column.dtype not in (pl.String, pl.Binary)]
+    fixed = sum(column.estimated_size() for column in other) // max(rows.height, 1) + 8 * (rows.width - len(other))
+    texts = [pl.col(name).str.len_bytes() for name, kind in rows.schema.items() if kind == pl.String]
+    texts += [pl.col(name).bin.size() for name, kind in rows.schema.items() if kind == pl.Binary]
+    long = [each.fill_null(0).cast(pl.Int64) for each in texts]
+    return rows.select(pl.sum_horizontal(pl.repeat(fixed, pl.len(), dtype=pl.Int64), *long).alias("_bytes")).to_series()
+
+
+def check_places(rows: pl.DataFrame) -> None:
+    """Refuse to keep more than :data:`MOST_BYTES` in one place; rows are in the order of their places."""
+    if rows.estimated_size() <= MOST_BYTES:
+        return
+    sizes = widths(rows).to_numpy()
+    starts = np.flatnonzero(np.diff(rows[PLACE].to_numpy(), prepend=np.uint64(0)) != 0)
+    starts = np.unique(np.append(0, starts))
+    found = np.add.reduceat(sizes, starts)
+    if found.max() > MOST_BYTES:
+        one = rows.drop(PLACE).row(int(starts[found.argmax()]), named=True)
+        keys = [
+            name for name in one if re.fullmatch(r"_k\d+", name)
+        ]  # those of a join; others are named, and come first
+        keys = keys or [name for name in one if not name.startswith("_")][:4]
+        shown = ", ".join(f"{name.replace('_k', 'key ')} = {one[name]!r:.60}" for name in keys)
+        raise PipelineError(
+            f"{shown}: {found.max() >> 20:,} MB of rows to be kept for one key; at most {MOST_BYTES >> 20:,} MB are allowed",
+            hint="group by or join on more columns, select fewer, or use a shorter window",
+        )
 
 
 class Table:
@@ -115,6 +152,7 @@ class Table:
         if self._rest is not None and self._rest.height:
             rows = pl.concat([self._rest, rows.select(self._rest.columns).cast(self._rest.schema)])
         rows = rows.sort(PLACE)
+        check_places(rows)
         places = rows[PLACE].to_numpy()
         batch = _one_batch(rows)
         if self._schema is None:
@@ -264,6 +302,6 @@ def _unpacked(data: bytes) -> pa.Buffer:
 
 
 def _one_batch(rows: pl.DataFrame) -> pa.RecordBatch:
-    table = rows.to_arrow().combine_chunks()
+    table = to_arrow(rows).combine_chunks()
     batches = table.to_batches()
     return batches[0] if batches else pa.RecordBatch.from_pylist([], table.schema)

@@ -1,0 +1,44 @@
+"""Planted bugs, in plans and in kernels, that random plans must notice; each with the seed that shows it."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from tests.kernel.test_mutants import Mutant, mutated
+from tests.kernel.test_plans import check
+
+from millstream.kernel import chunk
+from millstream.kernel.asof import AsOfJoinKernel
+from millstream.kernel.dedup import DeduplicateKernel
+from millstream.kernel.interval import IntervalJoinKernel
+from millstream.kernel.join import TableJoinKernel
+from millstream.kernel.reduce import ReduceKernel
+from millstream.kernel.session import SessionKernel
+from millstream.plan import chain
+
+MUTANTS = [
+    # what is known of a plan
+    Mutant("a join holds no mark back", chain._Builder._join, "(-low, 0) if node.how == \"right\" else (0, high)", "(0, 0)", check, seed=327),
+    # between stages
+    Mutant("lists are sent as Polars has them", chunk.to_arrow, "if kind.is_nested():", "if False:", check, raises=Exception, seed=367),
+    Mutant("only the first piece is sent", chunk._pieces, "rows.iter_slices(max(1, rows.height * PIECE // max(int(rows.estimated_size()), 1)))", "[rows.head(max(1, rows.height * PIECE // max(int(rows.estimated_size()), 1)))]", check, seed=106),
+    Mutant("marks reach the first bucket alone", chunk.mark, "labels(port.target, port.buckets, port.tasks)", "labels(port.target, port.buckets, port.tasks)[:1]", check, seed=92),
+    # kernels
+    Mutant("a window closes a moment late", ReduceKernel.step, "(ends <= state.after)", "(ends < state.after)", check, seed=341),
+    Mutant("rows a gap apart are apart", SessionKernel._in_sessions, "> reach + self.spec.gap", ">= reach + self.spec.gap", check, seed=375),
+    Mutant("a row without a partner is shown too early", IntervalJoinKernel._alone, "(end < other.after)", "(end <= other.after)", check, seed=257),
+    Mutant("answers are not corrected", AsOfJoinKernel.step, "| (pl.col(_TIME) >= pl.col(_VALID))", "| pl.lit(False)", check, seed=363),
+    Mutant("what comes on both sides meets twice", TableJoinKernel.step, "pairs(olds[0], known[1], self.on)", "pairs(news[0], known[1], self.on)", check, seed=143),
+    Mutant("who counts is forgotten early", DeduplicateKernel._kept, "self.time + self.spec.within >= limit", "self.time >= limit", check, seed=103),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_planted_bug_is_found(mutant: Mutant) -> None:
+    code = mutated(mutant).__code__
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mutant.function, "__code__", code)
+        with pytest.raises(mutant.raises):
+            check(Random(mutant.seed))
+    check(Random(mutant.seed))
