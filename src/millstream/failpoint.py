@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 def _parse(text: str) -> dict[str, list[tuple[str, int]]]:
@@ -19,6 +21,10 @@ def _parse(text: str) -> dict[str, list[tuple[str, int]]]:
             raise ValueError(f"MILLSTREAM_FAILPOINT: found {part!r}, expected NAME:kill|stop|raise[@COUNT]")
         points.setdefault(name, []).append((what, int(count or 1)))
     return points
+
+
+class Reached(RuntimeError):
+    """The process came to a place where it was to fail."""
 
 
 _points = _parse(os.environ.get("MILLSTREAM_FAILPOINT", ""))
@@ -33,5 +39,18 @@ def failpoint(name: str) -> None:
     for what, count in _points[name]:
         if _passed[name] == count:
             if what == "raise":
-                raise RuntimeError(f"failpoint {name}")
+                raise Reached(f"failpoint {name}")
             os.kill(os.getpid(), signal.SIGKILL if what == "kill" else signal.SIGSTOP)
+
+
+@contextmanager
+def armed(name: str) -> Iterator[None]:
+    """Let the place called ``name`` raise the next time this process passes it, as long as this lasts."""
+    before = _points.get(name)
+    _points[name] = [("raise", _passed.get(name, 0) + 1)]
+    try:
+        yield
+    finally:
+        _points.pop(name)
+        if before is not None:
+            _points[name] = before

@@ -1,4 +1,4 @@
-"""What users test their own pipelines with: a real Kafka broker that lives as long as the test.
+"""A real Kafka broker that lives as long as the test.
 
 :class:`KafkaBroker` is one Java process, broker and controller at once, on loopback and in a temporary folder. It
 ends when its owner ends, however that happens, and ``kill`` and ``restart`` let a test see what a crash does: the
