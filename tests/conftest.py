@@ -11,6 +11,8 @@ from pyspark.sql import SparkSession
 from millstream.spark.session import spark_session, stop_session
 from millstream.testing import KafkaBroker
 
+pytest_plugins = ["millstream.testing.plugin"]  # also where the package that is installed is not this one
+
 
 @pytest.fixture(scope="session", autouse=True)
 def quiet_start() -> None:
