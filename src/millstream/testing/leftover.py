@@ -24,6 +24,7 @@ from millstream.kernel.state import FOREVER
 from millstream.plan.nodes import Source
 
 _MARK = HEARTBEAT_KEY.encode()
+_LONG = 900
 _WHOLE = re.compile(r"-?[0-9]{1,18}")
 # Where Jackson, as Spark sets it, reads more than JSON allows: 'text', NaN and the like, half a surrogate.
 _LENIENT = re.compile(r"'|NaN|INF|Infinity|\\u")
@@ -69,7 +70,7 @@ def judge(decoder: FeedDecoder, pipeline: str, partition: int, records: Sequence
 def _sort(decoder: FeedDecoder, pipeline: str, partition: int, record: Record, found: _Sorted) -> None:
     source, deleted = decoder.feed.source, record.value is None
     if record.key is not None and record.key.startswith(_MARK):
-        found.others.append(_other(source, record, deleted, beat=_beat(record, pipeline)))
+        found.others.append(_other(source, record, None, beat=_beat(record, pipeline)))
         return
     bad, value = _value(source, record)
     if bad is None and value is not None:
@@ -89,6 +90,8 @@ def _value(source: Source, record: Record) -> tuple[str | None, dict[str, Any] |
     """Why a record is malformed; or its columns, with a table's key from the record's key where the value has none."""
     if record.value is None:
         return ("no value", None) if source.kind == "stream" else (None, _with_key(source, record, {}))
+    if len(record.value) > _LONG:  # Jackson has limits, and what lies beyond them is not ours to know
+        raise _only_spark(source, record)
     text = record.value.decode("utf-8", "replace")
     refused = f"not JSON with the declared columns: {text[:200]}"
     try:
@@ -139,7 +142,8 @@ def _misfit(kind: str, value: Any) -> bool:
         case "timestamp" | "timestamp_ltz" | "date":
             return isinstance(value, bool) or (isinstance(value, str) and not re.search("[0-9]", value))
         case _:
-            bits = {"tinyint": 7, "byte": 7, "smallint": 15, "short": 15, "int": 31, "integer": 31}.get(kind, 63)
+            # Jackson takes 200 for a byte, and Spark with it
+            bits = {"tinyint": 8, "byte": 8, "smallint": 15, "short": 15, "int": 31, "integer": 31}.get(kind, 63)
             return isinstance(value, bool) or not isinstance(value, int) or not -(1 << bits) <= value < 1 << bits
 
 
@@ -150,21 +154,21 @@ def _with_key(source: Source, record: Record, value: dict[str, Any]) -> dict[str
     kinds = {column.name: column.type.lower() for column in source.columns}
     try:
         text = record.key.decode()
-        found = {source.key[0]: text} if len(source.key) == 1 else msgspec.json.decode(text)
-        return value | {name: _key(found[name], kinds[name]) for name in lacking}
+        found = {source.key[0]: _from_text(text, kinds[source.key[0]])} if len(source.key) == 1 else msgspec.json.decode(text)
+        if all(isinstance(found[name], str if kinds[name] == "string" else int) for name in lacking):
+            return value | {name: found[name] for name in lacking}
     except (ValueError, TypeError, KeyError):
-        raise _only_spark(source, record) from None
+        pass
+    raise _only_spark(source, record)
 
 
-def _key(found: Any, kind: str) -> Any:
-    """A key column out of a record's key: text as it is, whole numbers; ValueError for what takes more care."""
-    if isinstance(found, int) and not isinstance(found, bool) and kind != "string":
-        return found
-    if kind == "string" and isinstance(found, str):
-        return found
-    if kind in ("bigint", "long", "int", "integer") and isinstance(found, str) and _WHOLE.fullmatch(found):
-        return int(found)
-    raise ValueError(found)
+def _from_text(text: str, kind: str) -> str | int:
+    """A key column out of the text of a record's key; ValueError for what takes more care."""
+    if kind == "string":
+        return text
+    if kind not in ("bigint", "long", "int", "integer") or not _WHOLE.fullmatch(text):
+        raise ValueError(text)
+    return int(text)
 
 
 def _needed(source: Source) -> tuple[str, ...]:
@@ -192,7 +196,7 @@ def _beat(record: Record, pipeline: str) -> int:
     return FOREVER if said.get("time") is None else int(said["time"])
 
 
-def _other(source: Source, record: Record, deleted: bool, *, bad: str | None = None, beat: int | None = None) -> dict[str, Any]:
+def _other(source: Source, record: Record, deleted: bool | None, *, bad: str | None = None, beat: int | None = None) -> dict[str, Any]:
     """A row that is no row of the source, as admission takes it."""
     made: dict[str, Any] = {"_o": record.offset, "_a": record.appended * 1000, "_bad": bad, "_beat": beat}
     return made | ({"_deleted": deleted} if source.kind == "table" else {})
