@@ -84,7 +84,9 @@ def test_json_says_what_was_made_and_what_comes_next(here: Path, capfd: pytest.C
     assert json.loads(capfd.readouterr().out)["next"][0] == "cd deep/er"
 
 
-@pytest.mark.parametrize(("folder", "name"), [("shop", "shop"), ("9 lives!", "9-lives"), ("äö", "shop"), ("x" * 80, "x" * 63)])
+@pytest.mark.parametrize(
+    ("folder", "name"), [("shop", "shop"), ("9 lives!", "9-lives"), ("äö", "shop"), ("x" * 80, "x" * 63)]
+)
 def test_the_pipeline_is_called_after_its_folder(here: Path, folder: str, name: str) -> None:
     assert cli(["init", folder]) == 0
     assert load_pipeline(here / folder / "pipeline.py").name == name

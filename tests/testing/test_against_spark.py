@@ -62,7 +62,9 @@ def moments(chance: random.Random, count: int) -> list[datetime]:
 def test_the_clicks_of_the_example(spark: SparkSession, tmp_path: Path, trial: Callable[..., Trial]) -> None:
     chance = random.Random(1)
     ours = trial(EXAMPLES / "clicks.py", partitions=2)
-    rows: list[Any] = [{"user": chance.randrange(5), "page": chance.choice("abc"), "at": t} for t in moments(chance, 200)]
+    rows: list[Any] = [
+        {"user": chance.randrange(5), "page": chance.choice("abc"), "at": t} for t in moments(chance, 200)
+    ]
     rows[::31] = [b"nonsense"] * len(rows[::31])
     rows += [{"user": 1, "page": "a"}, {"user": 2, "page": "b", "at": NOON - timedelta(days=1)}, Event(None, b"k")]
     for low in range(0, len(rows), 40):
@@ -109,7 +111,11 @@ def busy() -> Pipeline:
     )  # fmt: skip
     users = pipeline.table("users", "id long, country string", key="id")
     joined = events.join(users, on="user = id", how="left", as_of="at")
-    pipeline.view("minutes", joined.group_by("country", tumbling("at", "1 minute")).agg(n="count(*)", s="sum(amount)"), emit="final")
+    pipeline.view(
+        "minutes",
+        joined.group_by("country", tumbling("at", "1 minute")).agg(n="count(*)", s="sum(amount)"),
+        emit="final",
+    )
     pipeline.view("hops", events.group_by(hopping("at", "2 minutes", "1 minute")).agg(n="count(*)", m="max(amount)"))
     pipeline.view("visits", events.where("amount > 2").group_by("user", session("at", "30 seconds")).agg(n="count(*)"))
     pipeline.view("best", events.select("user", "amount").top(2, by="amount DESC", per="user"))
@@ -119,7 +125,9 @@ def busy() -> Pipeline:
 
 
 @pytest.mark.parametrize("with_spark", [False, True])
-def test_windows_behind_joins(with_spark: bool, spark: SparkSession, tmp_path: Path, trial: Callable[..., Trial]) -> None:
+def test_windows_behind_joins(
+    with_spark: bool, spark: SparkSession, tmp_path: Path, trial: Callable[..., Trial]
+) -> None:
     chance = random.Random(3)
     ours = trial(busy(), spark=spark) if with_spark else trial(busy())
     ours.feed("users", [{"id": i, "country": "abc"[i % 3]} for i in range(5)])
@@ -148,7 +156,9 @@ def hard() -> Pipeline:
     return pipeline
 
 
-def test_with_a_session_everything_can_be_tried(spark: SparkSession, tmp_path: Path, trial: Callable[..., Trial]) -> None:
+def test_with_a_session_everything_can_be_tried(
+    spark: SparkSession, tmp_path: Path, trial: Callable[..., Trial]
+) -> None:
     with pytest.raises(NeedsSpark):
         trial(hard())
     ours = trial(hard(), spark=spark)
@@ -173,7 +183,12 @@ VALUES = [
 ]  # fmt: skip
 KEYS = [None, b"", b"7", b"-12", b" 7", b"7.0", b"x", b"\xff", b"99999999999999999999", b'{"id": 3, "note": "k"}', b'{"id": "3"}',
         b"millstream.heartbeat.0"]  # fmt: skip
-BEATS = [b'{"time": 5, "pipeline": null}', b'{"time": null, "pipeline": "oracle"}', b'{"time": 5, "pipeline": "other"}', b'{"time": null}']
+BEATS = [
+    b'{"time": 5, "pipeline": null}',
+    b'{"time": null, "pipeline": "oracle"}',
+    b'{"time": 5, "pipeline": "other"}',
+    b'{"time": null}',
+]
 
 
 def stream(pipeline: Pipeline, **options: Any) -> None:
@@ -189,7 +204,9 @@ def table(pipeline: Pipeline, key: Any) -> None:
     [(lambda p: stream(p), 150), (lambda p: stream(p, time="at"), 150), (lambda p: table(p, "id"), 150),
      (lambda p: table(p, "note"), 150), (lambda p: table(p, ["id", "note"]), 60)],
 )  # fmt: skip
-def test_what_is_left_is_judged_as_spark_does(define: Callable[[Pipeline], None], least: int, spark: SparkSession) -> None:
+def test_what_is_left_is_judged_as_spark_does(
+    define: Callable[[Pipeline], None], least: int, spark: SparkSession
+) -> None:
     pairs = [(key, value) for key in KEYS[:-1] for value in VALUES] + [(KEYS[-1], value) for value in BEATS]
     pairs += [(None, value) for value in WHOLE]
     compare(define, pairs, least, spark)

@@ -142,7 +142,9 @@ def test_a_change_of_a_table_holds_from_when_it_was_fed(trial: Begin) -> None:
 def test_every_verdict_has_its_dead_letter(trial: Begin) -> None:
     ours = trial(shop(sequence=("user", "unix_micros(at)")))
     ours.feed("clicks", [click("/", 100), click("/", 100)])
-    ours.feed("clicks", [click("/", 80, 2), b"nonsense", {"page": "/"}, b'{"user": "x", "page": "/"}', Event(None, b"k")])
+    ours.feed(
+        "clicks", [click("/", 80, 2), b"nonsense", {"page": "/"}, b'{"user": "x", "page": "/"}', Event(None, b"k")]
+    )
     ours.feed("clicks", [click("/", 3 * 3600, 3)], at=at(100))
     reasons = [(letter["offset"], letter["reason"], letter["detail"]) for letter in ours.rejected("clicks")]
     assert reasons == [

@@ -25,7 +25,11 @@ def _value(output: Output, sql: str, frame: pl.DataFrame) -> pl.Expr:
         return pl.col(sql)
     scalar = compile_scalar(sql, frame.schema)
     if scalar is None or _unsure(scalar, frame):
-        what = "is not an expression that is computed without Spark" if scalar is None else "met a row that only Spark can answer"
+        what = (
+            "is not an expression that is computed without Spark"
+            if scalar is None
+            else "met a row that only Spark can answer"
+        )
         raise NeedsSpark(
             f"view {output.name}: {sql} {what}", hint="give the trial a session: trial(…, spark=spark_session())"
         )

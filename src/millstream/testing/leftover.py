@@ -105,7 +105,9 @@ def _value(source: Source, record: Record) -> tuple[str | None, dict[str, Any] |
         return refused, None
     if isinstance(value, list):
         raise _only_spark(source, record)
-    if not isinstance(value, dict) or any(_misfit(column.type.lower(), value.get(column.name)) for column in source.columns):
+    if not isinstance(value, dict) or any(
+        _misfit(column.type.lower(), value.get(column.name)) for column in source.columns
+    ):
         return refused, None
     return None, _with_key(source, record, value)
 
@@ -154,7 +156,11 @@ def _with_key(source: Source, record: Record, value: dict[str, Any]) -> dict[str
     kinds = {column.name: column.type.lower() for column in source.columns}
     try:
         text = record.key.decode()
-        found = {source.key[0]: _from_text(text, kinds[source.key[0]])} if len(source.key) == 1 else msgspec.json.decode(text)
+        found = (
+            {source.key[0]: _from_text(text, kinds[source.key[0]])}
+            if len(source.key) == 1
+            else msgspec.json.decode(text)
+        )
         if all(isinstance(found[name], str if kinds[name] == "string" else int) for name in lacking):
             return value | {name: found[name] for name in lacking}
     except (ValueError, TypeError, KeyError):
@@ -196,7 +202,9 @@ def _beat(record: Record, pipeline: str) -> int:
     return FOREVER if said.get("time") is None else int(said["time"])
 
 
-def _other(source: Source, record: Record, deleted: bool | None, *, bad: str | None = None, beat: int | None = None) -> dict[str, Any]:
+def _other(
+    source: Source, record: Record, deleted: bool | None, *, bad: str | None = None, beat: int | None = None
+) -> dict[str, Any]:
     """A row that is no row of the source, as admission takes it."""
     made: dict[str, Any] = {"_o": record.offset, "_a": record.appended * 1000, "_bad": bad, "_beat": beat}
     return made | ({"_deleted": deleted} if source.kind == "table" else {})

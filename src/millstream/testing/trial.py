@@ -228,7 +228,9 @@ class Trial:
                 hint="feed bytes to send a value as it is",
             )
         row = {name: _utc(value) for name, value in row.items()}
-        return Event(_codec(source).encode(row[source.columns[0].name] if source.codec == "text" else row), _key(source, row))
+        return Event(
+            _codec(source).encode(row[source.columns[0].name] if source.codec == "text" else row), _key(source, row)
+        )
 
     def _output(self, view: str) -> Output:
         for output in self._engine.chain.outputs:
