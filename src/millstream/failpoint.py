@@ -23,10 +23,6 @@ def _parse(text: str) -> dict[str, list[tuple[str, int]]]:
     return points
 
 
-class Reached(RuntimeError):
-    """The process came to a place where it was to fail."""
-
-
 _points = _parse(os.environ.get("MILLSTREAM_FAILPOINT", ""))
 _passed: dict[str, int] = {}
 
@@ -39,7 +35,7 @@ def failpoint(name: str) -> None:
     for what, count in _points[name]:
         if _passed[name] == count:
             if what == "raise":
-                raise Reached(f"failpoint {name}")
+                raise RuntimeError(f"failpoint {name}")
             os.kill(os.getpid(), signal.SIGKILL if what == "kill" else signal.SIGSTOP)
 
 

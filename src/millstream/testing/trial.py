@@ -22,7 +22,7 @@ import polars as pl
 from millstream.codec import Avro, Codec, Json, Text
 from millstream.errors import PipelineError
 from millstream.event import Event, to_millis
-from millstream.failpoint import Reached, armed
+from millstream.failpoint import armed
 from millstream.load import load_pipeline
 from millstream.pipeline import Pipeline
 from millstream.plan.chain import Output
@@ -203,7 +203,9 @@ class Trial:
             try:
                 with armed(place):
                     self._engine.step()
-            except Reached:
+            except RuntimeError as error:
+                if str(error) != f"failpoint {place}":
+                    raise
                 self.crash()
             else:
                 raise PipelineError(f"the batch never came to {place!r}, where it was to crash")
