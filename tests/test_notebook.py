@@ -63,9 +63,10 @@ def full(trial: Begin) -> tuple[Trial, Pipeline]:
 
 
 def test_a_view_shows_its_first_rows_batch_and_watermark(full: tuple[Trial, Pipeline]) -> None:
+    full[0].feed("clicks", [{"page": "/99", "at": NOON + timedelta(minutes=5)}])  # in one partition
     text = shown(full[1].views["per_minute"])
     assert "View per_minute" in text
-    assert "the first 10 of 13 rows, as of batch 1, committed 20" in text
+    assert "the first 10 of 14 rows, as of batch 2, committed 20" in text
     assert "watermark 2026-01-31 12:01:01+00:00" in text
     assert re.search(r"page +window_start +window_end +n", text)
     assert re.search(r"/00 +2026-01-31 12:00:00\S* +2026-01-31 12:01:00\S* +1", text)

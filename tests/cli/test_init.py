@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -80,6 +81,7 @@ def test_json_says_what_was_made_and_what_comes_next(here: Path, capfd: pytest.C
     assert cli(["init", "--json"]) == 0
     said = json.loads(capfd.readouterr().out)
     assert (said["folder"], said["files"], said["next"][0]) == (".", FILES, "pytest")
+    assert load_pipeline(here / "pipeline.py").name == re.sub("[^A-Za-z0-9_-]+", "-", here.name)[:63]
     assert cli(["init", "deep/er", "--json"]) == 0
     assert json.loads(capfd.readouterr().out)["next"][0] == "cd deep/er"
 
