@@ -247,6 +247,27 @@ def test_expressions_after_the_last_kernel_are_computed(trial: Begin) -> None:
     assert ours.rows("big") == [{"k": "a", "twice": 12, "name": "A"}]
 
 
+def test_a_batch_that_failed_is_tried_again_with_the_next(trial: Begin) -> None:
+    pipeline = Pipeline("failing")
+    sums = pipeline.stream("events", "k string, n long").group_by("k").agg(total="sum(n)")
+    pipeline.view("shares", sums.select("k", "100 / total AS share"))
+    ours = trial(pipeline)
+    ours.feed("events", [{"k": "b", "n": 4}])
+    for n in (0, 0):
+        with pytest.raises(NeedsSpark, match=r"100 / .* met a row that only Spark can answer"):
+            ours.feed("events", [{"k": "a", "n": n}])
+    assert ours.rows("shares") == [{"k": "b", "share": 25.0}]
+    ours.feed("events", [{"k": "a", "n": 5}])
+    assert ours.rows("shares") == [{"k": "a", "share": 20.0}, {"k": "b", "share": 25.0}]
+    assert ours.counts("events")["records"] == 4
+
+
+def test_an_event_is_not_from_the_future_by_a_part_of_a_millisecond(trial: Begin) -> None:
+    ours = trial(shop(ahead="0 seconds"))
+    ours.feed("clicks", [click("/", 5.000_001)])
+    assert ours.rejected("clicks") == []
+
+
 @pytest.mark.parametrize(
     ("define", "what"),
     [

@@ -6,6 +6,7 @@ Whoever dies in between begins that batch again, from the state before it, and t
 
 from __future__ import annotations
 
+import copy
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -65,9 +66,6 @@ class Engine:
     ) -> None:
         self.pipeline, self.folder, self.spark = pipeline, folder, spark
         self.chain = _chain(pipeline, folder)
-        self.log = SqliteLog(folder / "log.db", clock=clock)
-        for relation in (*pipeline.streams.values(), *pipeline.tables.values()):
-            self.log.create_topic(source_of(relation.node).topic, partitions)
         self.host = Host(self.chain, {feed.number: partitions for feed in self.chain.feeds})
         self.decoder = Decoder(self.host, utc=spark is None or spark.conf.get("spark.sql.session.timeZone") == "UTC")
         self.host.types = self._types()
@@ -81,6 +79,9 @@ class Engine:
             ]
             for each in self.chain.outputs
         }
+        self.log = SqliteLog(folder / "log.db", clock=clock)
+        for relation in (*pipeline.streams.values(), *pipeline.tables.values()):
+            self.log.create_topic(source_of(relation.node).topic, partitions)
         self.start()
 
     def start(self) -> None:
@@ -129,15 +130,15 @@ class Engine:
             self._run(planned)
 
     def _run(self, planned: Planned) -> None:
-        began = time.monotonic()
+        began, stores = time.monotonic(), copy.deepcopy(self.stores)  # a batch that fails leaves them as they were
         chunks = [chunk for topic in planned.ends for chunk in self._chunks(topic, planned.ends[topic])]
         for stage in self.chain.stages:
-            chunks = self.host.run_stage(stage, chunks, self.stores)
+            chunks = self.host.run_stage(stage, chunks, stores)
         failpoint("run.before_delivery")
         self.delivery.commit(chunks, planned.batch, began)
         failpoint("run.after_delivery")
-        buckets = [(*place, store.meta(), store.segments) for place, store in self.stores.items()]
-        self.done = Stored(planned.batch, planned.ends, buckets)
+        buckets = [(*place, store.meta(), store.segments) for place, store in stores.items()]
+        self.stores, self.done = stores, Stored(planned.batch, planned.ends, buckets)
         _write(self._path("state"), self.done)
 
     def _chunks(self, topic: str, ends: Mapping[int, int]) -> Iterator[Chunk]:

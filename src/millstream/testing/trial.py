@@ -64,7 +64,7 @@ class Trial:
         self._crash_at: str | None = None
         self._folder = Path(tempfile.mkdtemp(prefix="millstream-trial-"))
         try:
-            self._engine = Engine(self.pipeline, self._folder, partitions, lambda: to_millis(self._now), spark)
+            self._engine = Engine(self.pipeline, self._folder, partitions, self._clock, spark)
         except BaseException:
             shutil.rmtree(self._folder, ignore_errors=True)
             raise
@@ -161,7 +161,7 @@ class Trial:
         with open_store(output.to) as store:
             frame = pl.DataFrame(store.table(view)).select(each.name for each in output.select)
         if not output.key and not output.append:
-            frame = frame.sort([name for name, dtype in frame.schema.items() if not dtype.is_nested()])
+            frame = frame.sort([name for name, dtype in frame.schema.items() if not dtype.is_nested()] or pl.lit(0))
         return _dicts(frame)
 
     def changes(self, view: str) -> list[tuple[str, dict[str, Any]]]:
@@ -191,6 +191,10 @@ class Trial:
         return {name: sum(row[name] for row in mine) for name in COUNTED}
 
     # how
+
+    def _clock(self) -> int:
+        """The log's clock, in milliseconds; rounded up, because no event is appended before it happens."""
+        return to_millis(self._now + timedelta(microseconds=999))
 
     def _run(self) -> None:
         if self._open:
