@@ -12,6 +12,8 @@ from millstream.errors import MachineError
 from millstream.spark.session import spark_session, stop_session
 from millstream.testing import KafkaBroker, PostgresServer
 
+pytest_plugins = ["millstream.testing.plugin"]  # also where the package that is installed is not this one
+
 
 @pytest.fixture(scope="session", autouse=True)
 def quiet_start() -> None:

@@ -1,4 +1,4 @@
-"""Install what the tests need beyond Python packages: strace and PostgreSQL from Debian, the jars of Kafka and of Spark's connector.
+"""Install what the tests need beyond Python packages: strace, PostgreSQL and Redis from Debian, the jars of Kafka and of Spark's connector.
 
 As root on Debian this is automatic. Elsewhere it says what is missing; the tests then skip what they cannot do, unless
 CI=true, where a missing part is a failure.
@@ -44,7 +44,7 @@ def main() -> int:
 
 def _missing() -> list[str]:
     """The Debian packages that are not there."""
-    missing = [] if shutil.which("strace") else ["strace"]
+    missing = [name for name in ("strace", "redis-server") if shutil.which(name) is None]
     try:
         find_postgres()
     except MachineError:

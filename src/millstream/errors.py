@@ -16,7 +16,8 @@ unless ``--debug``.
     │   ├── AlreadyRunning    another process holds the pipeline's lease
     │   ├── TakenOver         another process has taken the pipeline; this one no longer writes
     │   ├── CheckpointMismatch  the checkpoint is gone, or is of another definition or layout
-    │   └── ExpressionFailed  a user's expression failed on a record
+    │   ├── ExpressionFailed  a user's expression failed on a record
+    │   └── NeedsSpark        a trial without Spark met what only Spark can compute
     ├── ViewError             where views are kept
     │   ├── UnknownView
     │   └── ViewStoreUnavailable  a file or database of views that cannot be opened or written
@@ -95,6 +96,10 @@ class CheckpointMismatch(PipelineError):
 
 class ExpressionFailed(PipelineError):
     """A user's expression failed on a record."""
+
+
+class NeedsSpark(PipelineError):
+    """A trial without Spark met what only Spark can compute."""
 
 
 class ViewError(MillstreamError):

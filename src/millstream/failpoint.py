@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 def _parse(text: str) -> dict[str, list[tuple[str, int]]]:
@@ -35,3 +37,16 @@ def failpoint(name: str) -> None:
             if what == "raise":
                 raise RuntimeError(f"failpoint {name}")
             os.kill(os.getpid(), signal.SIGKILL if what == "kill" else signal.SIGSTOP)
+
+
+@contextmanager
+def armed(name: str) -> Iterator[None]:
+    """Let the place called ``name`` raise the next time this process passes it, as long as this lasts."""
+    before = _points.get(name)
+    _points[name] = [("raise", _passed.get(name, 0) + 1)]
+    try:
+        yield
+    finally:
+        _points.pop(name)
+        if before is not None:
+            _points[name] = before

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from millstream.address import parse_address
@@ -38,6 +39,18 @@ from millstream.view import View
 _PIPELINE_NAME = re.compile(r"[A-Za-z0-9_-]{1,63}")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 _RESERVED_PREFIXES = ("millstream", "sqlite_")
+
+
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
+class _Defined(Relation):
+    """A source of a pipeline, or rows and columns of one; it knows where its records are, so that a notebook can show them."""
+
+    pipeline: Pipeline = field(kw_only=True)
+
+    def _repr_html_(self) -> str:
+        from millstream.notebook import relation_html
+
+        return relation_html(self.node, self.columns, str(self), self.pipeline.log, self.pipeline.kafka)
 
 
 class Pipeline:
@@ -123,7 +136,7 @@ class Pipeline:
                 place=place,
             )
             self._refuse_second_reader(source)
-        self.streams[name] = Relation(source)
+        self.streams[name] = _Defined(source, pipeline=self)
         return self.streams[name]
 
     def table(
@@ -146,7 +159,7 @@ class Pipeline:
                 place=place,
             )
             self._refuse_second_reader(source)
-        self.tables[name] = Relation(source)
+        self.tables[name] = _Defined(source, pipeline=self)
         return self.tables[name]
 
     def view(
@@ -308,6 +321,12 @@ class Pipeline:
 
     def __repr__(self) -> str:
         return f"<Pipeline {self.name}: {', '.join(self.views) or 'no views'}>"
+
+    def _repr_html_(self) -> str:
+        from millstream.notebook import pipeline_html
+
+        sources = [source_of(each.node) for each in (*self.streams.values(), *self.tables.values())]
+        return pipeline_html(self.name, sources, self.views.values())
 
     def _refuse_second_reader(self, source: Source) -> None:
         """A topic is read and admitted once."""

@@ -36,6 +36,11 @@ class View:
         """The names of its columns, in order."""
         return output_columns(self.node)
 
+    def _repr_html_(self) -> str:
+        from millstream.notebook import view_html
+
+        return view_html(self)
+
     def get(self, *key: Any) -> dict[str, Any] | None:
         """Give the row of one key, its values in the order of ``key`` (directly over a stream: topic, partition, offset)."""
         from millstream.sink import open_store

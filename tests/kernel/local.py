@@ -85,15 +85,8 @@ class Local:
                 if part:
                     chunks += self.host.pack(self._decode(part))
         for stage in self.chain.stages:
-            groups: dict[tuple[int, int], list[Chunk]] = defaultdict(list)
             self.shuffled.shuffle(chunks)  # a shuffle keeps no order
-            for chunk in chunks:
-                groups[chunk.target, chunk.bucket].append(chunk)
-            chunks = [
-                made
-                for (target, bucket), group in groups.items()
-                for made in self.host.run(stage, target, bucket, group, self.stores[stage, target, bucket])
-            ]
+            chunks = self.host.run_stage(stage, chunks, self.stores)
         self._sink(chunks)
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from millstream import Pipeline
-from millstream.kernel.decode import Decoder, Records
+from millstream.kernel.decode import Decoder, FeedDecoder, Records
 from millstream.kernel.host import Host, column_of
 from millstream.plan.chain import Chain
 from millstream.runtime.run import chain_of
@@ -98,8 +98,8 @@ def both(spark: SparkSession, plan: Chain, values: list[bytes | None]) -> tuple[
     (feed,) = plan.feeds
     decoder = Decoder(Host(plan, {feed.number: 4}), utc=True)
     offsets = np.arange(len(values), dtype=np.int64)
-    known = decoder._known()["events"]
-    assert known is not None
+    known = decoder.feeds["events"]
+    assert isinstance(known, FeedDecoder)
     records = Records(offsets, offsets * 1_000_000, offsets * 2_000_000, keys, values)
     ours, left = known.decode(3, records)
     expected = native.sort("_o").select(

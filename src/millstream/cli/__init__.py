@@ -24,6 +24,7 @@ COMMANDS = {
     "doctor": "doctor",
     "explain": "explain",
     "groups": "groups",
+    "init": "init",
     "lag": "lag",
     "produce": "produce",
     "run": "run",

@@ -84,7 +84,7 @@ class Decoder:
 
     def __init__(self, host: Host, *, utc: bool) -> None:
         self.host, self.utc = host, utc
-        self._feeds: dict[str, _FeedDecoder | None] | None = None
+        self._feeds: dict[str, FeedDecoder | str] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {"host": self.host, "utc": self.utc, "_feeds": None}  # compiled again where it runs
@@ -92,7 +92,7 @@ class Decoder:
     @property
     def useful(self) -> bool:
         """Whether there is a topic it can decode."""
-        return any(self._known().values())
+        return any(isinstance(feed, FeedDecoder) for feed in self.feeds.values())
 
     @property
     def reserved(self) -> bytes:
@@ -101,43 +101,57 @@ class Decoder:
 
     def wants_all(self, topic: str) -> bool:
         """Whether an expression of this topic looks at a record's key or timestamp."""
-        feed = self._known().get(topic)
-        return feed is None or bool({"_key", "_timestamp"} & feed.used)
+        feed = self.feeds.get(topic)
+        return not isinstance(feed, FeedDecoder) or bool({"_key", "_timestamp"} & feed.used)
 
     def pack(self, topic: str, partition: int, records: Records) -> tuple[list[Chunk], Booleans]:
         """Pack records; also say which ones are left for Spark."""
-        feed = self._known().get(topic)
+        feed = self.feeds.get(topic)
         left = np.ones(len(records.values), bool)
-        if feed is None or not len(left):
+        if not isinstance(feed, FeedDecoder) or not len(left):
             return [], left
         frame, left = feed.decode(partition, records)
         chunks = list(self.host.pack_feed(feed.feed, partition, frame)) if frame.height else []
         return chunks, left
 
-    def _known(self) -> Mapping[str, _FeedDecoder | None]:
+    @property
+    def feeds(self) -> Mapping[str, FeedDecoder | str]:
+        """For each topic its decoder, or what only Spark can compute of it."""
         if self._feeds is None:
             self._feeds = {feed.source.topic: _decoder(feed, self.utc) for feed in self.host.chain.feeds}
         return self._feeds
 
 
-def _decoder(feed: Feed, utc: bool) -> _FeedDecoder | None:
+def _decoder(feed: Feed, utc: bool) -> FeedDecoder | str:
+    """The decoder of a feed, or what only Spark can compute of it."""
     source = feed.source
-    kinds = [_KINDS.get(_SAME.get(column.type.lower(), column.type.lower())) for column in source.columns]
-    if source.codec != "json" or None in kinds or (source.time is not None and source.time.sent is not None):
-        return None
-    columns = {column.name: kind for column, kind in zip(source.columns, kinds, strict=True) if kind is not None}
+    if source.codec != "json":
+        return f"codec {source.codec}"
+    if source.time is not None and source.time.sent is not None:
+        return f"column {source.time.column} by a device's clock"
+    columns: dict[str, tuple[Any, pl.DataType]] = {}
+    for column in source.columns:
+        kind = _KINDS.get(_SAME.get(column.type.lower(), column.type.lower()))
+        if kind is None:
+            return f"column {column.name} {column.type}"
+        columns[column.name] = kind
     dtypes = {**{name: dtype for name, (_, dtype) in columns.items()}, **_META}
     wanted = {each.name: each.expression for each in feed.expressions}
     if source.sequence is not None:
         wanted["_who"] = f"cast(({source.sequence.producer}) AS string)"
         wanted["_nth"] = f"cast(({source.sequence.number}) AS bigint)"
-    compiled = {name: compile_scalar(sql, dtypes) for name, sql in wanted.items()}
-    if None in compiled.values():
-        return None
-    return _FeedDecoder(feed, columns, {name: made for name, made in compiled.items() if made is not None}, utc)
+    compiled = {}
+    for name, sql in wanted.items():
+        made = compile_scalar(sql, dtypes)
+        if made is None:
+            return sql
+        compiled[name] = made
+    return FeedDecoder(feed, columns, compiled, utc)
 
 
-class _FeedDecoder:
+class FeedDecoder:
+    """Decodes the records of one topic."""
+
     def __init__(
         self, feed: Feed, columns: Mapping[str, tuple[Any, pl.DataType]], compiled: Mapping[str, Scalar], utc: bool
     ) -> None:

@@ -6,7 +6,7 @@ chain: Spark's ``transformWithState`` does it for streams, a grouped map for bat
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -184,6 +184,19 @@ class Host:
                 else:
                     yield chunk
         shared.flush()
+
+    def run_stage(
+        self, stage: int, chunks: Iterable[Chunk], stores: MutableMapping[tuple[int, int, int], Memory]
+    ) -> list[Chunk]:
+        """Run a whole stage here, bucket by bucket; ``stores`` makes what is missing: stage, target, bucket → store."""
+        groups: dict[tuple[int, int], list[Chunk]] = {}
+        for chunk in chunks:
+            groups.setdefault((chunk.target, chunk.bucket), []).append(chunk)
+        return [
+            made
+            for (target, bucket), group in groups.items()
+            for made in self.run(stage, target, bucket, group, stores[stage, target, bucket])
+        ]
 
     def _run_kernel(self, target: int, bucket: int, chunks: list[Chunk], store: Store) -> Iterator[Chunk]:
         operator, kernel = self._kernel(target)

@@ -1,13 +1,14 @@
 """Delivery: what Spark's micro-batch computed becomes one transaction in each sink.
 
 Called by ``foreachBatch``. The whole frame is collected by exactly one action, also when the batch is there already: Spark
-commits state only from tasks that ran. Scalar expressions above the last kernel are Spark SQL and run over what was collected.
+commits state only from tasks that ran. Scalar expressions above the last kernel are Spark SQL and run over what was collected;
+without a session (:mod:`millstream.testing`) those that Polars computes alike.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -15,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pyarrow as pa
-from pyspark.errors import PySparkException
 
 from millstream.errors import ExpressionFailed
 from millstream.kernel.chunk import WEIGHT, Chunk
+from millstream.kernel.finish import finish_alone
 from millstream.kernel.unpack import Arrived, unpack
 from millstream.plan.chain import ORIGIN, Chain, Output
-from millstream.runtime.sending import Patience, Sender, letters
+from millstream.runtime.sending import IMPATIENT, Patience, Sender, letters
 from millstream.sink import Batch, Sink
 from millstream.sink.contract import COUNTED, COUNTS, REJECTS
 
@@ -97,8 +98,8 @@ class Delivery:
         checkpoint: str,
         sinks: Mapping[str, tuple[Sink, int]],
         position: Position,
-        spark: SparkSession,
-        patience: Patience,
+        spark: SparkSession | None,
+        patience: Patience = IMPATIENT,
         senders: Sequence[Sender] = (),
     ) -> None:
         self.chain, self.schemas, self.checkpoint = chain, schemas, checkpoint
@@ -109,7 +110,11 @@ class Delivery:
     def deliver(self, frame: DataFrame, batch: int) -> Delivered:
         """Collect a batch and commit it."""
         began = time.monotonic()
-        arrived = unpack(self.chain, chunks_of(frame))
+        return self.commit(chunks_of(frame), batch, began)
+
+    def commit(self, chunks: Iterable[Chunk], batch: int, began: float) -> Delivered:
+        """Commit what reached the sink; the batch began at that time of the monotonic clock."""
+        arrived = unpack(self.chain, chunks)
         self.position.advance(arrived)
         tables = {
             output.name: finish(self.spark, output, arrived.changes[output.name], self.schemas[output.name])
@@ -143,35 +148,41 @@ def chunks_of(frame: DataFrame) -> list[Chunk]:
     return [Chunk(*row) for row in zip(*columns, strict=True)]
 
 
-def finish(spark: SparkSession, output: Output, rows: pl.DataFrame, schema: pa.Schema) -> pa.Table:
+def finish(spark: SparkSession | None, output: Output, rows: pl.DataFrame, schema: pa.Schema) -> pa.Table:
     """Turn a view's raw changes into its columns, by itself where only names change, by Spark where there is more to do."""
-    try:
-        made = _finished(spark, output, rows.to_arrow())
-    except PySparkException as error:
-        texts = [each.expression for each in output.select if each.expression not in output.columns]
-        raise ExpressionFailed(
-            f"view {output.name}: {'; '.join([*output.where, *texts])}: {str(error).splitlines()[0]}",
-            hint="use a form that gives null instead (try_cast, try_divide, …), then run again",
-        ) from error
+    made = _finished(spark, output, rows.to_arrow())
     return made.cast(schema.append(pa.field(WEIGHT, pa.int64())))
 
 
-def finished_schema(spark: SparkSession, output: Output, raw: pl.Schema) -> pa.Schema:
+def finished_schema(spark: SparkSession | None, output: Output, raw: pl.Schema) -> pa.Schema:
     """The columns and types of a view."""
     empty = pl.DataFrame(schema={**raw, WEIGHT: pl.Int64()})
     schema = _finished(spark, output, empty.to_arrow()).schema
     return schema.remove(schema.get_field_index(WEIGHT)).remove_metadata()
 
 
-def _finished(spark: SparkSession, output: Output, rows: pa.Table) -> pa.Table:
+def _finished(spark: SparkSession | None, output: Output, rows: pa.Table) -> pa.Table:
     extra = ORIGIN if output.append else ()
     if output.plain:
         names = [*(each.expression for each in output.select), *extra, WEIGHT]
         return rows.select(names).rename_columns([*(each.name for each in output.select), *extra, WEIGHT])
-    frame = spark.createDataFrame(rows)
-    for condition in output.where:
-        frame = frame.where(condition)
-    return frame.selectExpr(*(f"({each.expression}) AS `{each.name}`" for each in output.select), WEIGHT).toArrow()
+    return finish_alone(output, rows) if spark is None else _finished_by_spark(spark, output, rows)
+
+
+def _finished_by_spark(spark: SparkSession, output: Output, rows: pa.Table) -> pa.Table:
+    from pyspark.errors import PySparkException
+
+    try:
+        frame = spark.createDataFrame(rows)
+        for condition in output.where:
+            frame = frame.where(condition)
+        return frame.selectExpr(*(f"({each.expression}) AS `{each.name}`" for each in output.select), WEIGHT).toArrow()
+    except PySparkException as error:
+        texts = [each.expression for each in output.select if each.expression not in output.columns]
+        raise ExpressionFailed(
+            f"view {output.name}: {'; '.join([*output.where, *texts])}: {str(error).splitlines()[0]}",
+            hint="use a form that gives null instead (try_cast, try_divide, …), then run again",
+        ) from error
 
 
 def rejects_table(arrived: Arrived) -> pa.Table:

@@ -59,6 +59,10 @@ class Patience:
                 pause = min(_LONGEST, pause * 2)
 
 
+IMPATIENT = Patience(threading.Event(), lambda _: None, 0.0)
+"""Tries once."""
+
+
 class Sender:
     """Sends the changes of one view to one sink."""
 

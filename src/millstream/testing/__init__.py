@@ -1,6 +1,28 @@
-"""What users test their own pipelines with: real servers on loopback that live as long as the test."""
+"""What users test their own pipelines with: a trial without broker and Spark, and real servers that live as long as the test."""
 
-from millstream.testing.kafka import KafkaBroker
-from millstream.testing.postgres import PostgresServer
+from __future__ import annotations
 
-__all__ = ["KafkaBroker", "PostgresServer"]
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from millstream.testing.kafka import KafkaBroker
+    from millstream.testing.postgres import PostgresServer
+    from millstream.testing.redis import RedisServer
+    from millstream.testing.trial import Trial
+
+__all__ = ["KafkaBroker", "PostgresServer", "RedisServer", "Trial"]
+
+_HOME = {
+    "KafkaBroker": "millstream.testing.kafka",
+    "PostgresServer": "millstream.testing.postgres",
+    "RedisServer": "millstream.testing.redis",
+    "Trial": "millstream.testing.trial",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a part when it is first used: pytest loads our plugin, and so this package, for everyone's tests."""
+    if name in _HOME:
+        return getattr(import_module(_HOME[name]), name)
+    raise AttributeError(f"module 'millstream.testing' has no attribute {name!r}")

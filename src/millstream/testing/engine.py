@@ -1,0 +1,212 @@
+"""A pipeline run in this process: the real log, chain, admission, kernels and sinks; only what Spark does between them is a loop.
+
+A batch goes the way it goes on Spark. What it will read is written down, then it is computed, delivered and its state stored.
+Whoever dies in between begins that batch again, from the state before it, and the ledger says whether it is there already.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+import polars as pl
+import pyarrow as pa
+
+from millstream.errors import NeedsSpark
+from millstream.event import Record
+from millstream.failpoint import failpoint
+from millstream.kernel.chunk import Chunk
+from millstream.kernel.decode import Decoder, FeedDecoder
+from millstream.kernel.host import Host
+from millstream.kernel.state import Memory
+from millstream.kernel.unpack import raw_schemas
+from millstream.log.sqlite import SqliteLog
+from millstream.pipeline import Pipeline
+from millstream.plan.chain import Chain, ViewPlan, build_chain
+from millstream.plan.nodes import source_of
+from millstream.runtime.checkpoint import open_checkpoint
+from millstream.runtime.delivery import Delivery, Position, finished_schema
+from millstream.runtime.heartbeat import Heartbeats
+from millstream.sink import Target, open_sink
+from millstream.testing.leftover import judge, to_records
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Offsets = dict[str, dict[int, int]]
+T = TypeVar("T")
+
+
+class Planned(msgspec.Struct):
+    """What a batch reads: up to these offsets. Written before it runs."""
+
+    batch: int
+    ends: Offsets
+
+
+class Stored(msgspec.Struct):
+    """What is known after a batch: what it read, and the state of every bucket (stage, target, bucket, meta, segments)."""
+
+    batch: int = -1
+    ends: Offsets = {}
+    buckets: list[tuple[int, int, int, bytes | None, dict[int, bytes]]] = []
+
+
+class Engine:
+    """A running pipeline in a folder of its own; where its views go is ours to say, one file for each of its stores."""
+
+    def __init__(
+        self, pipeline: Pipeline, folder: Path, partitions: int, clock: Callable[[], int], spark: SparkSession | None
+    ) -> None:
+        self.pipeline, self.folder, self.spark = pipeline, folder, spark
+        self.chain = _chain(pipeline, folder)
+        self.host = Host(self.chain, {feed.number: partitions for feed in self.chain.feeds})
+        self.decoder = Decoder(self.host, utc=spark is None or spark.conf.get("spark.sql.session.timeZone") == "UTC")
+        self.host.types = self._types()
+        raw = raw_schemas(self.chain, self.host.types)
+        schemas = {each.name: finished_schema(spark, each, raw[each.name]) for each in self.chain.outputs}
+        self.targets = {
+            each.to: [
+                Target(one.name, schemas[one.name], one.key, append=one.append)
+                for one in self.chain.outputs
+                if one.to == each.to
+            ]
+            for each in self.chain.outputs
+        }
+        self.log = SqliteLog(folder / "log.db", clock=clock)
+        for relation in (*pipeline.streams.values(), *pipeline.tables.values()):
+            self.log.create_topic(source_of(relation.node).topic, partitions)
+        self.start()
+
+    def start(self) -> None:
+        """Take up what is stored; a batch that was begun and is not stored is run again."""
+        self._stack = ExitStack()
+        sinks = {}
+        for address, targets in self.targets.items():
+            sink = self._stack.enter_context(open_sink(address))
+            sinks[address] = sink, sink.claim(self.pipeline.name, takeover=True)
+            sink.prepare(self.pipeline.name, self.pipeline.fingerprint(), targets)
+        starts = {feed.source.topic: dict.fromkeys(self._partitions(feed.number), 0) for feed in self.chain.feeds}
+        last = next(iter(sinks.values()))[0].last(self.pipeline.name)
+        checkpoint = open_checkpoint(self.folder / "checkpoint", self.pipeline, self.chain, starts, last, 1)
+        self.position = Position(checkpoint.start, {topic: dict(found) for topic, found in checkpoint.start.items()})
+        if last is not None:
+            self.position = Position.restore(checkpoint.start, last.offsets, last.state)
+        schemas = {target.name: target.schema for targets in self.targets.values() for target in targets}
+        self.delivery = Delivery(self.chain, schemas, checkpoint.id, sinks, self.position, self.spark)
+        self.heartbeats = Heartbeats(self.log, self.chain, self.position, self.pipeline.name)
+        self.done = _read(self._path("state"), Stored) or Stored(ends=starts)
+        self.stores: defaultdict[tuple[int, int, int], Memory] = defaultdict(Memory)
+        for stage, target, bucket, meta, segments in self.done.buckets:
+            self.stores[stage, target, bucket] = store = Memory()
+            store.put(segments)
+            if meta is not None:
+                store.set_meta(meta)
+        planned = _read(self._path("offsets"), Planned)
+        if planned is not None and planned.batch > self.done.batch:
+            self._run(planned)
+
+    def stop(self) -> None:
+        """Let go of everything in memory, as a crash does; only files are left."""
+        self._stack.close()
+
+    def close(self) -> None:
+        """Stop, for good."""
+        self.stop()
+        self.log.close()
+
+    def step(self) -> None:
+        """Run one batch over all that is not read yet, if there is anything."""
+        ends = {topic: {p: bound.end for p, bound in self.log.bounds(topic).items()} for topic in self.done.ends}
+        if ends != self.done.ends:
+            planned = Planned(self.done.batch + 1, ends)
+            _write(self._path("offsets"), planned)
+            self._run(planned)
+
+    def _run(self, planned: Planned) -> None:
+        began, stores = time.monotonic(), copy.deepcopy(self.stores)  # a batch that fails leaves them as they were
+        chunks = [chunk for topic in planned.ends for chunk in self._chunks(topic, planned.ends[topic])]
+        for stage in self.chain.stages:
+            chunks = self.host.run_stage(stage, chunks, stores)
+        failpoint("run.before_delivery")
+        self.delivery.commit(chunks, planned.batch, began)
+        failpoint("run.after_delivery")
+        buckets = [(*place, store.meta(), store.segments) for place, store in stores.items()]
+        self.stores, self.done = stores, Stored(planned.batch, planned.ends, buckets)
+        _write(self._path("state"), self.done)
+
+    def _chunks(self, topic: str, ends: Mapping[int, int]) -> Iterator[Chunk]:
+        """What is new in a topic, decoded and packed."""
+        for partition, end in ends.items():
+            start = self.done.ends[topic][partition]
+            records = self.log.read(topic, partition, start, end - start) if end > start else []
+            made, left = self.decoder.pack(topic, partition, to_records(records))
+            yield from made
+            rest = [record for record, is_left in zip(records, left, strict=True) if is_left]
+            decoder = self.decoder.feeds[topic]
+            if rest and self.spark is not None:
+                yield from self._by_spark(self.spark, rest)
+            elif rest and isinstance(decoder, FeedDecoder):
+                frame = judge(decoder, self.pipeline.name, partition, rest)
+                yield from self.host.pack_feed(decoder.feed, partition, frame)
+
+    def _by_spark(self, spark: SparkSession, records: list[Record]) -> Iterator[Chunk]:
+        """Decode records as a running pipeline does."""
+        from millstream.spark.lower import decode
+        from millstream.spark.shortcut import RAW
+
+        rows = [(r.key, r.value, r.topic, r.partition, r.offset, r.time, r.append_time) for r in records]
+        columns = [pa.array(column, kind) for column, kind in zip(zip(*rows, strict=True), RAW.values(), strict=True)]
+        frame = spark.createDataFrame(pa.Table.from_arrays(columns, list(RAW)))
+        for batch in decode(frame, self.chain, self.pipeline.name).toArrow().to_batches():
+            yield from self.host.pack(batch)
+
+    def _types(self) -> Mapping[int, pl.Schema]:
+        """The types of each feed's expressions; NeedsSpark if only Spark knows them."""
+        if self.spark is not None:
+            from millstream.runtime.run import empty_records
+            from millstream.spark.lower import decode, feed_types
+
+            return feed_types(decode(empty_records(self.spark), self.chain, self.pipeline.name), self.chain)
+        types = {}
+        for topic, decoder in self.decoder.feeds.items():
+            if isinstance(decoder, str):
+                raise NeedsSpark(
+                    f"topic {topic}: {decoder} is not computed without Spark",
+                    hint="give the trial a session: trial(…, spark=spark_session())",
+                )
+            schema = decoder.decode(0, to_records([]))[0].schema
+            types[decoder.feed.number] = pl.Schema({each.name: schema[each.name] for each in decoder.feed.expressions})
+        return types
+
+    def _partitions(self, feed: int) -> range:
+        return range(self.host.partitions[feed])
+
+    def _path(self, name: str) -> Path:
+        return self.folder / "checkpoint" / name
+
+
+def _chain(pipeline: Pipeline, folder: Path) -> Chain:
+    """The chain that runs, in one bucket: how many there are changes no answer, and one is fastest for few rows."""
+    pipeline.validate()
+    places: dict[str, str] = {}
+    for address in (pipeline.to, *(view.to for view in pipeline.views.values())):
+        places.setdefault(address, f"sqlite:{folder / f'views-{len(places)}.db'}")
+    views = [ViewPlan(view.name, view.node, places[view.to], view.emit, view.key) for view in pipeline.views.values()]
+    return build_chain(views, buckets=1, to=places[pipeline.to])
+
+
+def _write(path: Path, what: msgspec.Struct) -> None:
+    fresh = path.with_suffix(".new")
+    fresh.write_bytes(msgspec.msgpack.encode(what))
+    fresh.rename(path)
+
+
+def _read(path: Path, kind: type[T]) -> T | None:
+    return msgspec.msgpack.decode(path.read_bytes(), type=kind) if path.exists() else None

@@ -1,0 +1,219 @@
+"""What the decoder leaves to Spark, judged without it: heartbeats, tombstones, and records that are certainly malformed.
+
+The same rule as everywhere: what Spark would say, or nothing. A record that Spark might read otherwise is NeedsSpark, never a
+guess. What Spark says is in ``spark/lower.py``; a test compares the two.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+import polars as pl
+
+from millstream.errors import NeedsSpark
+from millstream.event import Record
+from millstream.kernel.admit import HEARTBEAT_KEY, IGNORED
+from millstream.kernel.decode import FeedDecoder, Records
+from millstream.kernel.state import FOREVER
+from millstream.plan.nodes import Source
+
+_MARK = HEARTBEAT_KEY.encode()
+_LONG = 900
+_WHOLE = re.compile(r"-?[0-9]{1,18}")
+# Where Jackson, as Spark sets it, reads more than JSON allows: 'text', NaN and the like, half a surrogate.
+_LENIENT = re.compile(r"'|NaN|INF|Infinity|\\u")
+
+
+def to_records(records: Sequence[Record]) -> Records:
+    """Records of one partition, column by column."""
+    return Records(
+        np.array([record.offset for record in records], np.int64),
+        np.array([record.timestamp * 1000 for record in records], np.int64),
+        np.array([record.appended * 1000 for record in records], np.int64),
+        [record.key for record in records],
+        [record.value for record in records],
+    )
+
+
+@dataclass
+class _Sorted:
+    """What became of records: rows to decode again with what they lacked, rejects and heartbeats."""
+
+    rows: list[Record] = field(default_factory=list)
+    deleted: list[bool] = field(default_factory=list)
+    others: list[dict[str, Any]] = field(default_factory=list)
+
+
+def judge(decoder: FeedDecoder, pipeline: str, partition: int, records: Sequence[Record]) -> pl.DataFrame:
+    """What admission gets of records that the decoder left."""
+    source = decoder.feed.source
+    found = _Sorted()
+    for record in records:
+        _sort(decoder, pipeline, partition, record, found)
+    frame, left = decoder.decode(partition, to_records(found.rows))
+    if left.any():
+        raise _only_spark(source, found.rows[int(left.argmax())])
+    if source.kind == "table":
+        frame = frame.with_columns(pl.Series("_deleted", found.deleted, pl.Boolean))
+    if found.others:
+        rest = pl.DataFrame(found.others, schema={name: frame.schema[name] for name in found.others[0]})
+        frame = pl.concat([frame, rest], how="diagonal")
+    return frame.sort("_o")
+
+
+def _sort(decoder: FeedDecoder, pipeline: str, partition: int, record: Record, found: _Sorted) -> None:
+    source, deleted = decoder.feed.source, record.value is None
+    if record.key is not None and record.key.startswith(_MARK):
+        found.others.append(_other(source, record, None, beat=_beat(record, pipeline)))
+        return
+    bad, value = _value(source, record)
+    if bad is None and value is not None:
+        record = record._replace(value=msgspec.json.encode(value))
+        if _decodes(decoder, partition, record, {}):
+            found.rows.append(record)
+            found.deleted.append(deleted)
+            return
+        lacking = [name for name in _needed(source) if value.get(name) is None]
+        if not lacking or not _decodes(decoder, partition, record, _anything(source, lacking)):
+            raise _only_spark(source, record)
+        bad = f"no value in column {lacking[0]}"
+    found.others.append(_other(source, record, deleted, bad=bad))
+
+
+def _value(source: Source, record: Record) -> tuple[str | None, dict[str, Any] | None]:
+    """Why a record is malformed; or its columns, with a table's key from the record's key where the value has none."""
+    if record.value is None:
+        return ("no value", None) if source.kind == "stream" else (None, _with_key(source, record, {}))
+    if len(record.value) > _LONG:  # Jackson has limits, and what lies beyond them is not ours to know
+        raise _only_spark(source, record)
+    text = record.value.decode("utf-8", "replace")
+    refused = f"not JSON with the declared columns: {text[:200]}"
+    try:
+        value = msgspec.json.decode(record.value)
+        json.loads(record.value, object_pairs_hook=_once)
+    except _Repeated:
+        raise _only_spark(source, record) from None
+    except (ValueError, RecursionError):
+        if not record.value.isascii() or not text.isprintable() or (text[:1] in "{[ " and _may_be_read(text)):
+            raise _only_spark(source, record) from None
+        return refused, None
+    if isinstance(value, list):
+        raise _only_spark(source, record)
+    if not isinstance(value, dict) or any(
+        _misfit(column.type.lower(), value.get(column.name)) for column in source.columns
+    ):
+        return refused, None
+    return None, _with_key(source, record, value)
+
+
+class _Repeated(Exception):
+    """A field that is said twice."""
+
+
+def _once(pairs: list[tuple[str, Any]]) -> None:
+    if len(dict(pairs)) < len(pairs):
+        raise _Repeated
+
+
+def _may_be_read(text: str) -> bool:
+    """Whether a lenient parser may find an object in text that is not JSON: it never looks beyond the object's end."""
+    try:
+        json.JSONDecoder().raw_decode(text)
+    except ValueError:
+        return _LENIENT.search(text) is not None
+    return True
+
+
+def _misfit(kind: str, value: Any) -> bool:
+    """Whether a value is certainly none of a column's type."""
+    if value is None or kind == "string":
+        return False
+    if isinstance(value, dict | list):
+        return True
+    match kind:
+        case "boolean":
+            return not isinstance(value, bool)
+        case "double":
+            return isinstance(value, bool)
+        case "timestamp" | "timestamp_ltz" | "date":
+            return isinstance(value, bool) or (isinstance(value, str) and not re.search("[0-9]", value))
+        case _:
+            # Jackson takes 200 for a byte, and Spark with it
+            bits = {"tinyint": 8, "byte": 8, "smallint": 15, "short": 15, "int": 31, "integer": 31}.get(kind, 63)
+            return isinstance(value, bool) or not isinstance(value, int) or not -(1 << bits) <= value < 1 << bits
+
+
+def _with_key(source: Source, record: Record, value: dict[str, Any]) -> dict[str, Any]:
+    lacking = [name for name in source.key if value.get(name) is None] if source.kind == "table" else []
+    if not lacking or record.key is None:
+        return value
+    kinds = {column.name: column.type.lower() for column in source.columns}
+    try:
+        text = record.key.decode()
+        found = (
+            {source.key[0]: _from_text(text, kinds[source.key[0]])}
+            if len(source.key) == 1
+            else msgspec.json.decode(text)
+        )
+        if all(isinstance(found[name], str if kinds[name] == "string" else int) for name in lacking):
+            return value | {name: found[name] for name in lacking}
+    except (ValueError, TypeError, KeyError):
+        pass
+    raise _only_spark(source, record)
+
+
+def _from_text(text: str, kind: str) -> str | int:
+    """A key column out of the text of a record's key; ValueError for what takes more care."""
+    if kind == "string":
+        return text
+    if kind not in ("bigint", "long", "int", "integer") or not _WHOLE.fullmatch(text):
+        raise ValueError(text)
+    return int(text)
+
+
+def _needed(source: Source) -> tuple[str, ...]:
+    return (source.time.column,) if source.time is not None else source.key if source.kind == "table" else ()
+
+
+def _anything(source: Source, names: Sequence[str]) -> dict[str, Any]:
+    """Some value for each of these columns."""
+    kinds = {column.name: column.type.lower() for column in source.columns}
+    some = {"string": "", "double": 0.0, "boolean": False, "date": "2000-01-01"}
+    some |= dict.fromkeys(("timestamp", "timestamp_ltz"), "2000-01-01T00:00:00Z")
+    return {name: some.get(kinds.get(name, ""), 0) for name in names}
+
+
+def _decodes(decoder: FeedDecoder, partition: int, record: Record, more: dict[str, Any]) -> bool:
+    """Whether a record with these columns besides is one that needs no Spark."""
+    value = msgspec.json.encode(msgspec.json.decode(record.value or b"{}") | more)
+    return not decoder.decode(partition, to_records([record._replace(value=value)]))[1].any()
+
+
+def _beat(record: Record, pipeline: str) -> int:
+    said = msgspec.json.decode(record.value or b"{}")
+    if said.get("pipeline") not in (None, pipeline):
+        return IGNORED
+    return FOREVER if said.get("time") is None else int(said["time"])
+
+
+def _other(
+    source: Source, record: Record, deleted: bool | None, *, bad: str | None = None, beat: int | None = None
+) -> dict[str, Any]:
+    """A row that is no row of the source, as admission takes it."""
+    made: dict[str, Any] = {"_o": record.offset, "_a": record.appended * 1000, "_bad": bad, "_beat": beat}
+    return made | ({"_deleted": deleted} if source.kind == "table" else {})
+
+
+def _only_spark(source: Source, record: Record) -> NeedsSpark:
+    shown = (record.value or record.key or b"")[:200]
+    return NeedsSpark(
+        f"{source.kind} {source.name}: what {shown!r} is as a row ({', '.join(f'{c.name} {c.type}' for c in source.columns)})"
+        " or in an expression over it, only Spark can tell",
+        hint="give the trial a session: trial(…, spark=spark_session()); or write times as 2026-01-31T12:00:00Z",
+    )

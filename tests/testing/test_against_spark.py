@@ -1,0 +1,256 @@
+"""A trial gives what a run on Spark gives: over the same log, the same views, dead letters and counts; record by record too."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from pyspark.sql import SparkSession
+
+from millstream import Event, Pipeline, hopping, session, tumbling
+from millstream.errors import NeedsSpark
+from millstream.event import Record
+from millstream.kernel.decode import Decoder, FeedDecoder
+from millstream.kernel.host import Host, column_of
+from millstream.runtime.run import chain_of, run
+from millstream.sink import open_store
+from millstream.spark.lower import decode
+from millstream.spark.records import COLUMNS
+from millstream.testing import Trial
+from millstream.testing.leftover import judge, to_records
+from tests.spark.test_decode_oracle import EPOCH, SCHEMA, WHOLE, some_records
+
+NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def bags(place: str, pipeline: str, views: list[str]) -> dict[str, Counter[str]]:
+    """All that a store holds of a pipeline, but for which batch it came with."""
+    with open_store(place) as store:
+        tables = {view: store.table(view) for view in views}
+        tables["dead letters"] = store.dead_letters(pipeline, limit=100_000).drop_columns(["batch"])
+        tables["admission"] = store.admission(pipeline)
+    return {name: Counter(map(repr, pl.DataFrame(table).rows())) for name, table in tables.items()}
+
+
+def assert_a_run_gives_the_same(ours: Trial, define: Callable[[], Pipeline], spark: SparkSession, folder: Path) -> None:
+    theirs = define()
+    theirs.log, theirs.checkpoint = ours.log, str(folder / "checkpoint")
+    theirs.views = {name: replace(view, to=f"sqlite:{folder / 'views.db'}") for name, view in theirs.views.items()}
+    theirs.to = f"sqlite:{folder / 'views.db'}"
+    run(theirs, spark=spark, once=True, rate_limit=200)
+    views = [output.name for output in ours._engine.chain.outputs]
+    found = bags(ours._engine.chain.outputs[0].to, theirs.name, views)
+    wanted = bags(theirs.to, theirs.name, views)
+    for name in wanted:
+        assert found[name] == wanted[name], name
+        assert wanted[name], f"{name} is empty, which proves nothing"
+
+
+def moments(chance: random.Random, count: int) -> list[datetime]:
+    """Times that mostly grow, with some late ones among them."""
+    return [NOON + timedelta(seconds=7 * i - (chance.random() < 0.2) * chance.randrange(300)) for i in range(count)]
+
+
+def test_the_clicks_of_the_example(spark: SparkSession, tmp_path: Path, trial: Callable[..., Trial]) -> None:
+    chance = random.Random(1)
+    ours = trial(EXAMPLES / "clicks.py", partitions=2)
+    rows: list[Any] = [
+        {"user": chance.randrange(5), "page": chance.choice("abc"), "at": t} for t in moments(chance, 200)
+    ]
+    rows[::31] = [b"nonsense"] * len(rows[::31])
+    rows += [{"user": 1, "page": "a"}, {"user": 2, "page": "b", "at": NOON - timedelta(days=1)}, Event(None, b"k")]
+    for low in range(0, len(rows), 40):
+        ours.feed("clicks", rows[low : low + 40])
+        ours.crash()
+    ours.feed("clicks", [{"user": 4, "page": "c", "at": NOON + timedelta(days=9)}], at=NOON)
+    ours.close()
+    assert_a_run_gives_the_same(ours, lambda: _load("clicks.py"), spark, tmp_path)
+
+
+def _load(name: str) -> Pipeline:
+    from millstream.load import load_pipeline
+
+    return load_pipeline(EXAMPLES / name)
+
+
+def test_the_joins_of_the_example(spark: SparkSession, tmp_path: Path, trial: Callable[..., Trial]) -> None:
+    chance = random.Random(2)
+    ours = trial(EXAMPLES / "textbook.py")
+    for i, t in enumerate(moments(chance, 30)):
+        with ours.batch():
+            ours.feed("profiles", [{"id": chance.randrange(4), "name": f"name {i}"}])
+            ours.feed("searches", [{"id": i, "words": f"words {i}", "at": t}])
+            ours.feed("clicks", [{"search": i - chance.randrange(3), "url": f"/{i}", "at": t}])
+            ours.feed("activity", [{"user": chance.randrange(5), "action": "look", "at": t}])
+            ours.feed("tweets", [{"id": i % 9, "author": chance.randrange(3), "words": f"tweet {i}"}])
+            ours.feed("follows", [{"follower": chance.randrange(3), "followee": chance.randrange(3)}])
+            ours.feed("impressions", [{"ad": i, "at": t}])
+            ours.feed("hits", [{"hit": chance.randrange(30), "at": t}])
+            if i % 5 == 4:
+                ours.delete("tweets", [{"id": chance.randrange(9)}])
+                ours.delete("follows", [{"follower": chance.randrange(3), "followee": chance.randrange(3)}])
+                ours.delete("profiles", [{"id": 3}])
+    ours.close()
+    assert_a_run_gives_the_same(ours, lambda: _load("textbook.py"), spark, tmp_path)
+
+
+def busy() -> Pipeline:
+    """Windows of several kinds, behind joins and before expressions, with duplicates and routed late rows."""
+    pipeline = Pipeline("busy")
+    events = pipeline.stream(
+        "events", "who string, nth long, user long, amount double, at timestamp", key="user", time="at", delay="20 seconds",
+        late="route", sequence=("who", "nth"),
+    )  # fmt: skip
+    users = pipeline.table("users", "id long, country string", key="id")
+    joined = events.join(users, on="user = id", how="left", as_of="at")
+    pipeline.view(
+        "minutes",
+        joined.group_by("country", tumbling("at", "1 minute")).agg(n="count(*)", s="sum(amount)"),
+        emit="final",
+    )
+    pipeline.view("hops", events.group_by(hopping("at", "2 minutes", "1 minute")).agg(n="count(*)", m="max(amount)"))
+    pipeline.view("visits", events.where("amount > 2").group_by("user", session("at", "30 seconds")).agg(n="count(*)"))
+    pipeline.view("best", events.select("user", "amount").top(2, by="amount DESC", per="user"))
+    totals = events.group_by("user").agg(total="sum(amount)", n="count(*)")
+    pipeline.view("rich", totals.where("total > 20").select("user", "total / n AS mean", "concat('u', user) AS name"))
+    return pipeline
+
+
+@pytest.mark.parametrize("with_spark", [False, True])
+def test_windows_behind_joins(
+    with_spark: bool, spark: SparkSession, tmp_path: Path, trial: Callable[..., Trial]
+) -> None:
+    chance = random.Random(3)
+    ours = trial(busy(), spark=spark) if with_spark else trial(busy())
+    ours.feed("users", [{"id": i, "country": "abc"[i % 3]} for i in range(5)])
+    times = moments(chance, 150)
+    for low in range(0, 150, 50):
+        rows = [
+            {"who": chance.choice("pq"), "nth": i + chance.randrange(3), "user": chance.randrange(6), "amount": chance.random() * 9, "at": t}
+            for i, t in enumerate(times[low : low + 50], low)
+        ]  # fmt: skip
+        ours.feed("events", [*rows, b"{}", b'{"user": 1.5}'])
+        ours.delete("users", [{"id": chance.randrange(5)}])
+        ours.feed("users", [{"id": 9, "country": "z"}])
+        ours.advance("5 seconds")
+    ours.crash("run.after_delivery")
+    ours.close()
+    assert_a_run_gives_the_same(ours, busy, spark, tmp_path)
+
+
+def hard() -> Pipeline:
+    """What only Spark computes: an odd function, a decimal, text, and forms of time."""
+    pipeline = Pipeline("hard")
+    events = pipeline.stream("events", "name string, price decimal(9, 2), at timestamp", time="at")
+    lines = pipeline.stream("lines", "line string", codec="text")
+    pipeline.view("sounds", events.group_by("soundex(name) AS sound").agg(n="count(*)", total="sum(price)"))
+    pipeline.view("words", lines.select("reverse(line) AS enil"))
+    return pipeline
+
+
+def test_with_a_session_everything_can_be_tried(
+    spark: SparkSession, tmp_path: Path, trial: Callable[..., Trial]
+) -> None:
+    with pytest.raises(NeedsSpark):
+        trial(hard())
+    ours = trial(hard(), spark=spark)
+    ours.feed("events", [{"name": "Robert", "price": 1.5, "at": "2026-01-31T13:00:00+01:00"}, b"nonsense"], at=NOON)
+    ours.feed("events", [{"name": "Rupert", "price": 2, "at": "2026-01-31 12:00:01"}])
+    ours.feed("lines", [{"line": "stream"}])
+    ours.crash()
+    ours.close()
+    assert [(row["n"], str(row["total"])) for row in ours.rows("sounds")] == [(2, "3.50")]
+    assert ours.rows("words") == [{"enil": "maerts"}]
+    assert_a_run_gives_the_same(ours, hard, spark, tmp_path)
+
+
+# record by record
+
+PARTS = "id long, note string, n int, at timestamp"
+VALUES = [
+    None, b"", b"{}", b'{"id": 1}', b'{"id": null, "note": "x"}', b'{"note": "x", "n": 4}', b'{"n": "x"}', b'{"id": 5, "n": 2147483648}',
+    b'{"id": 5, "id": "x"}', b'{"id": true}', b'{"at": "soon"}', b'{"at": "2026-01-31T12:00:00Z"}', b'{"at": "", "id": 1}', b'{"n": 1e3}',
+    b'{"id": 1', b'{"id": 1}}', b"{'id': 1}", b'{"id": NaN}', b"junk", b"17", b"null", b'"x"', b"[]", b'[{"id": 1}]', b'{"note": 7}', b"{id: 1}",
+    b'{"id": [1]}', b'{"note": "x"', b'{"id": 1,}', b'{"at": false}',
+]  # fmt: skip
+KEYS = [None, b"", b"7", b"-12", b" 7", b"7.0", b"x", b"\xff", b"99999999999999999999", b'{"id": 3, "note": "k"}', b'{"id": "3"}',
+        b"millstream.heartbeat.0"]  # fmt: skip
+BEATS = [
+    b'{"time": 5, "pipeline": null}',
+    b'{"time": null, "pipeline": "oracle"}',
+    b'{"time": 5, "pipeline": "other"}',
+    b'{"time": null}',
+]
+
+
+def stream(pipeline: Pipeline, **options: Any) -> None:
+    pipeline.view("all", pipeline.stream("parts", PARTS, **options).select("*", "n + 1 AS more"))
+
+
+def table(pipeline: Pipeline, key: Any) -> None:
+    pipeline.view("all", pipeline.table("parts", PARTS, key=key))
+
+
+@pytest.mark.parametrize(
+    ("define", "least"),
+    [(lambda p: stream(p), 150), (lambda p: stream(p, time="at"), 150), (lambda p: table(p, "id"), 150),
+     (lambda p: table(p, "note"), 150), (lambda p: table(p, ["id", "note"]), 60)],
+)  # fmt: skip
+def test_what_is_left_is_judged_as_spark_does(
+    define: Callable[[Pipeline], None], least: int, spark: SparkSession
+) -> None:
+    pairs = [(key, value) for key in KEYS[:-1] for value in VALUES] + [(KEYS[-1], value) for value in BEATS]
+    pairs += [(None, value) for value in WHOLE]
+    compare(define, pairs, least, spark)
+
+
+def test_what_is_left_of_random_records_is_judged_as_spark_does(spark: SparkSession) -> None:
+    def define(pipeline: Pipeline) -> None:
+        pipeline.view("all", pipeline.stream("parts", SCHEMA, time="at").select("*"))
+
+    compare(define, [(None, value) for value in some_records(11, 1500)], 250, spark)
+
+
+def compare(
+    define: Callable[[Pipeline], None], pairs: list[tuple[bytes | None, bytes | None]], least: int, spark: SparkSession
+) -> None:
+    pipeline = Pipeline("oracle")
+    define(pipeline)
+    chain = chain_of(pipeline)
+    (feed,) = chain.feeds
+    decoder = Decoder(Host(chain, {feed.number: 1}), utc=True).feeds["parts"]
+    assert isinstance(decoder, FeedDecoder)
+    records = [Record("parts", 0, i, key, value, i * 1000, i * 2000) for i, (key, value) in enumerate(pairs)]
+    _, left = decoder.decode(0, to_records(records))
+    frames = []
+    for record in (record for record, is_left in zip(records, left, strict=True) if is_left):
+        try:
+            frames.append(judge(decoder, "oracle", 0, [record]))
+        except NeedsSpark:
+            continue
+    ours = pl.concat(frames)
+    rows = [
+        (r.key, r.value, r.topic, r.partition, r.offset, EPOCH + timedelta(seconds=r.offset), EPOCH + timedelta(seconds=2 * r.offset))
+        for r in records
+    ]  # fmt: skip
+    kinds = ("binary", "binary", "string", "int", "bigint", "timestamp", "timestamp")
+    ddl = ", ".join(f"{name} {kind}" for name, kind in zip(COLUMNS, kinds, strict=True))
+    native = pl.DataFrame(decode(spark.createDataFrame(rows, ddl), chain, "oracle").toArrow())
+    theirs = native.filter(pl.col("_o").is_in(ours["_o"].to_list())).sort("_o")
+    assert ours.height >= least, f"{ours.height} of {int(left.sum())} are judged"
+    for name in ours.columns:
+        column = column_of(feed, name) if any(name == each.name for each in feed.expressions) else name
+        usable = theirs["_bad"].is_null() & theirs["_beat"].is_null()
+        same = ours[name].eq_missing(theirs[column])
+        wrong = ours.filter(~(same | (~usable & (column != name))))["_o"]
+        shown = [(records[i].key, records[i].value) for i in wrong[:5]]
+        assert not len(wrong), (name, shown, ours.filter(ours["_o"].is_in(wrong.to_list()))[name][:5].to_list(),
+                                theirs.filter(theirs["_o"].is_in(wrong.to_list()))[column][:5].to_list())  # fmt: skip
