@@ -31,11 +31,10 @@ def apart(function: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> 
         return pool.submit(function, *arguments, **options).result()
 
 
-def session() -> SparkSession:
+def session(*, kafka: bool = False) -> SparkSession:
     """A session with our settings of Spark SQL and state, and the JVM's own compilers."""
-    return spark_session(
-        "millstream-bench-plain", settings={"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=4"}
-    )
+    settings = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=4"}
+    return spark_session("millstream-bench-plain", settings=settings, kafka=kafka)
 
 
 def read(spark: SparkSession, log: str, topic: str, schema: str, limit: int) -> DataFrame:

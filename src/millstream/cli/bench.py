@@ -94,6 +94,28 @@ def operators(only: str | None, scale: float, as_json: bool) -> None:
     _print(results, as_json)
 
 
+@command.command("delivery")
+@click.option("--only", metavar="NAMES", help="Only these, by comma: sqlite, postgres, kafka, redis, files, catch_up.")
+@_scale
+@json_option
+def delivery(only: str | None, scale: float, as_json: bool) -> None:
+    """Measure sinks: exactly once, beside the plain way at least once; and catching up with a backlog on Kafka.
+
+    Starts servers of its own: PostgreSQL and Redis must be installed, Kafka is fetched. Takes some minutes.
+
+    \b
+    Examples:
+      millstream bench delivery
+      millstream bench delivery --only sqlite,kafka --json
+    """
+    from millstream.bench.delivery import NAMES, measure
+
+    names = _chosen(only, NAMES)
+    with stderr().status("") as status:
+        results = list(measure(names, scale, status.update))
+    _print(results, as_json)
+
+
 def _print(results: list[Result], as_json: bool) -> None:
     if as_json:
         click.echo(to_json(report(results)))
