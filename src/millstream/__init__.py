@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from millstream.plan.relation import Relation
     from millstream.plan.source import Clock
     from millstream.plan.window import hopping, rows, session, sliding, span, tumbling
+    from millstream.runtime.batch import Batched, run_batch
     from millstream.runtime.run import Progress, run
     from millstream.runtime.verify import Verified, verify
     from millstream.spark.read import read_batch, read_stream
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Archive",
     "Avro",
+    "Batched",
     "Buffer",
     "Clock",
     "Event",
@@ -60,6 +62,7 @@ __all__ = [
     "read_stream",
     "rows",
     "run",
+    "run_batch",
     "session",
     "sliding",
     "span",
@@ -70,6 +73,7 @@ __all__ = [
 
 _LATER = {
     "Archive": "millstream.log.archive",
+    "Batched": "millstream.runtime.batch",
     "Clock": "millstream.plan.source",
     "Pipeline": "millstream.pipeline",
     "Progress": "millstream.runtime.run",
@@ -82,6 +86,7 @@ _LATER = {
     "read_stream": "millstream.spark.read",
     "rows": "millstream.plan.window",
     "run": "millstream.runtime.run",
+    "run_batch": "millstream.runtime.batch",
     "session": "millstream.plan.window",
     "sliding": "millstream.plan.window",
     "span": "millstream.plan.window",

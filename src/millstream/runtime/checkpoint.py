@@ -18,6 +18,8 @@ from millstream.pipeline import Pipeline
 from millstream.sink import Entry
 
 FORMAT = 1
+BATCH = "batch-"
+"""What the id of a batch begins with, where the ledger has the id of a checkpoint (:mod:`millstream.runtime.batch`)."""
 _NAME = "millstream.json"
 
 
@@ -43,6 +45,11 @@ def open_checkpoint(
     path = folder / _NAME
     rebuild = f"`millstream run --rebuild` computes the views anew from the log, or restore {folder} from a backup"
     if not path.exists():
+        if last is not None and last.checkpoint.startswith(BATCH):
+            raise CheckpointMismatch(
+                f"pipeline {pipeline.name}: its views were made by a batch, which leaves no state to go on from",
+                hint="`millstream run --rebuild` computes the views anew as a stream, from the beginning of the log",
+            )
         if last is not None:
             raise CheckpointMismatch(
                 f"pipeline {pipeline.name}: its views are at batch {last.batch}, but the checkpoint {folder} is gone",
@@ -74,6 +81,11 @@ def open_checkpoint(
     if last is None and _committed(folder):
         raise CheckpointMismatch(f"pipeline {pipeline.name}: {folder} is there, but its views are gone", hint=rebuild)
     return found
+
+
+def is_checkpoint(folder: Path) -> bool:
+    """Whether a stream has begun in this folder."""
+    return (folder / _NAME).exists()
 
 
 def _committed(folder: Path) -> bool:

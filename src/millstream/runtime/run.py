@@ -42,6 +42,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+RECORDS = (
+    "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, append_time timestamp"
+)
+"""The columns of records, as DDL."""
+
 _TICK = 0.2
 _PATIENCE = 60.0
 """Seconds that a batch gets to end after someone asked to stop."""
@@ -140,10 +145,7 @@ def targets_of(spark: SparkSession, pipeline: Pipeline, chain: Chain) -> dict[st
 
 def empty_records(spark: SparkSession) -> Any:
     """No records, with their columns."""
-    return spark.createDataFrame(
-        [],
-        "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, append_time timestamp",
-    )
+    return spark.createDataFrame([], RECORDS)
 
 
 class _Run:
