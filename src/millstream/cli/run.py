@@ -24,6 +24,7 @@ from millstream.cli.output import (
     parse_time,
     quiet_spark,
     show,
+    spark_options,
     stderr,
 )
 from millstream.pipeline import Pipeline
@@ -66,6 +67,7 @@ COLUMNS = {
 )
 @click.option("--out", metavar="DIR", help="With --batch: put the views into a folder, as Parquet files.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a batch.")
+@spark_options
 @log_option
 def command(
     file: str,
@@ -81,6 +83,8 @@ def command(
     to: str | None,
     out: str | None,
     as_json: bool,
+    master: str | None,
+    conf: tuple[str, ...],
     log_url: str | None,
 ) -> None:
     """Run the pipeline that FILE.py defines and keep its views up to date.
@@ -102,7 +106,7 @@ def command(
     from millstream.runtime.run import run
     from millstream.spark.session import stop_session
 
-    pipeline = opened_pipeline(file, log_url)
+    pipeline = opened_pipeline(file, log_url, master=master, conf=conf)
     if batch:
         _run_batch(pipeline, first, until, close=close, to=to, out=out, as_json=as_json)
         return

@@ -42,7 +42,7 @@ def open_checkpoint(
 
     ``bounds`` and ``tasks`` count only for a new one.
     """
-    path = folder / _NAME
+    path = identity_of(folder)
     rebuild = f"`millstream run --rebuild` computes the views anew from the log, or restore {folder} from a backup"
     if not path.exists():
         if last is not None and last.checkpoint.startswith(BATCH):
@@ -83,9 +83,9 @@ def open_checkpoint(
     return found
 
 
-def is_checkpoint(folder: Path) -> bool:
-    """Whether a stream has begun in this folder."""
-    return (folder / _NAME).exists()
+def identity_of(folder: Path) -> Path:
+    """The file that says whose checkpoint a folder is; it is there from the start of a stream on."""
+    return folder / _NAME
 
 
 def _committed(folder: Path) -> bool:
