@@ -131,7 +131,7 @@ def session_for(pipeline: Pipeline, chain: Chain, given: SparkSession | None) ->
         settings = {name: resolve(value) for name, value in pipeline.spark.items()}
         return spark_session(f"millstream-{pipeline.name}", settings=settings, kafka=kafka, avro=avro)
     require(given, kafka=kafka, avro=avro)
-    if not is_one_process(given.sparkContext.master or "local"):
+    if not is_one_process(given.sparkContext.master):
         ship(given)
     return given
 
@@ -179,7 +179,7 @@ class _Run:
             if given is None:
                 warm_up(spark, self.pipeline.log, bounds)
             checkpoint = open_checkpoint(folder, self.pipeline, starts, last, spark.sparkContext.defaultParallelism)
-            if not is_one_process(spark.sparkContext.master or "local"):
+            if not is_one_process(spark.sparkContext.master):
                 check_shared(spark, identity_of(folder))
             self.chain = chain_of(self.pipeline, checkpoint.tasks)
             self.position = Position(

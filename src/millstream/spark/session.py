@@ -195,9 +195,9 @@ def is_local(master: str) -> bool:
     return master.startswith("local")
 
 
-def is_one_process(master: str) -> bool:
+def is_one_process(master: str | None) -> bool:
     """Whether this master has no executors but the driver: a ``local-cluster[…]`` has, though on this machine."""
-    return is_local(master) and not master.startswith("local-cluster")
+    return master is None or (is_local(master) and not master.startswith("local-cluster"))
 
 
 def _log_settings() -> Path:
