@@ -190,14 +190,14 @@ def _settings(master: str, chosen: Mapping[str, str], added: list[Path]) -> dict
     return settings
 
 
-def is_local(master: str) -> bool:
+def is_local(master: str | None) -> bool:
     """Whether this master runs everything on this machine."""
-    return master.startswith("local")
+    return master is None or master.startswith("local")
 
 
 def is_one_process(master: str | None) -> bool:
     """Whether this master has no executors but the driver: a ``local-cluster[…]`` has, though on this machine."""
-    return master is None or (is_local(master) and not master.startswith("local-cluster"))
+    return is_local(master) and not (master or "").startswith("local-cluster")
 
 
 def _log_settings() -> Path:
