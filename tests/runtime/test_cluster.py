@@ -112,8 +112,15 @@ class Standalone:
         self.folder = folder
         spark, home = java.spark_folder(), java.launcher(java.find_java())
         self.environ = {"PATH": os.environ["PATH"], "JAVA_HOME": str(home), "SPARK_HOME": str(spark)}
-        self.environ |= {"SPARK_LOCAL_IP": "127.0.0.1"}
-        self.java = [str(home / "bin" / "java"), "-Xmx192m", *SMALL.split(), "-cp", f"{spark / 'jars'}/*"]
+        self.environ |= {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_SCALA_VERSION": "2.13"}  # Spark's scripts set the latter
+        self.java = [
+            str(home / "bin" / "java"),
+            "-Xmx192m",
+            *SMALL.split(),
+            "-Dspark.master.rest.enabled=false",
+            "-cp",
+            f"{spark / 'jars'}/*",
+        ]
         (port,) = _free_ports(1)
         self.url = f"spark://127.0.0.1:{port}"
         master = self._start("master.Master", "--port", port)
