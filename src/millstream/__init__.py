@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from millstream.plan.relation import Relation
     from millstream.plan.source import Clock
     from millstream.plan.window import hopping, rows, session, sliding, span, tumbling
+    from millstream.runtime.batch import Batched, run_batch
     from millstream.runtime.run import Progress, run
     from millstream.runtime.verify import Verified, verify
     from millstream.spark.read import read_batch, read_stream
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Archive",
     "Avro",
+    "Batched",
     "Buffer",
     "Change",
     "Clock",
@@ -65,6 +67,7 @@ __all__ = [
     "read_stream",
     "rows",
     "run",
+    "run_batch",
     "session",
     "sliding",
     "span",
@@ -75,6 +78,7 @@ __all__ = [
 
 _LATER = {
     "Archive": "millstream.log.archive",
+    "Batched": "millstream.runtime.batch",
     "Change": "millstream.outlet.call",
     "Clock": "millstream.plan.source",
     "Pipeline": "millstream.pipeline",
@@ -90,6 +94,7 @@ _LATER = {
     "read_stream": "millstream.spark.read",
     "rows": "millstream.plan.window",
     "run": "millstream.runtime.run",
+    "run_batch": "millstream.runtime.batch",
     "session": "millstream.plan.window",
     "sliding": "millstream.plan.window",
     "span": "millstream.plan.window",

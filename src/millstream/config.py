@@ -29,16 +29,19 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     log: str = "sqlite:millstream.db"
     archive: str = "archive"
     kafka: dict[str, str] = {}
+    spark: dict[str, str] = {}
 
     def __repr__(self) -> str:
         kafka = {name: redact(name, value) for name, value in self.kafka.items()}
-        return f"Settings(log={self.log!r}, archive={self.archive!r}, kafka={kafka!r})"
+        spark = {name: redact(name, value) for name, value in self.spark.items()}
+        return f"Settings(log={self.log!r}, archive={self.archive!r}, kafka={kafka!r}, spark={spark!r})"
 
 
 def load(path: Path | None = None, environ: Mapping[str, str] | None = None) -> Settings:
     """Read the file (``MILLSTREAM_CONFIG`` or ``./millstream.toml``), then the environment.
 
-    ``MILLSTREAM_LOG`` sets ``log``; ``MILLSTREAM_KAFKA__SASL_USERNAME`` sets ``kafka."sasl.username"``.
+    ``MILLSTREAM_LOG`` sets ``log``; ``MILLSTREAM_KAFKA__SASL_USERNAME`` sets ``kafka."sasl.username"``,
+    ``MILLSTREAM_SPARK__MASTER`` sets ``spark.master``.
     """
     environ = os.environ if environ is None else environ
     named = path or (Path(environ["MILLSTREAM_CONFIG"]) if environ.get("MILLSTREAM_CONFIG") else None)
@@ -53,13 +56,14 @@ def load(path: Path | None = None, environ: Mapping[str, str] | None = None) -> 
             raise ConfigError(f"{file}: cannot be read: {error.strerror}") from error
     elif named:
         raise ConfigError(f"{file}: no such file", hint="looked there because of MILLSTREAM_CONFIG or --config")
-    kafka = values.get("kafka", {})
-    if isinstance(kafka, dict):
-        values["kafka"] = _flatten(kafka) | {
-            name.removeprefix("MILLSTREAM_KAFKA__").lower().replace("_", "."): value
-            for name, value in environ.items()
-            if name.startswith("MILLSTREAM_KAFKA__")
-        }
+    for section, before in (("kafka", ""), ("spark", "spark.")):
+        table, variables = values.get(section, {}), f"MILLSTREAM_{section.upper()}__"
+        if isinstance(table, dict):
+            values[section] = _flatten(table, before) | {
+                before + name.removeprefix(variables).lower().replace("_", "."): value
+                for name, value in environ.items()
+                if name.startswith(variables)
+            }
     for name in ("log", "archive"):
         if value := environ.get(f"MILLSTREAM_{name.upper()}"):
             values[name] = value
@@ -69,11 +73,15 @@ def load(path: Path | None = None, environ: Mapping[str, str] | None = None) -> 
         raise ConfigError(
             f"{file}: {error}", hint=f"known settings: {', '.join(Settings.__struct_fields__)}"
         ) from error
-    for name, value in settings.kafka.items():
+    secret = [
+        *((f"kafka.{name}", f'kafka."{name}"', value) for name, value in settings.kafka.items()),
+        *((name, name, value) for name, value in settings.spark.items()),
+    ]
+    for name, written, value in secret:
         if _SECRET_NAME.search(name) and not _REFERENCE.fullmatch(value.strip()):
             raise ConfigError(
-                f"kafka.{name}: a secret must not stand in the settings",
-                hint=f'write kafka."{name}" = "${{env:NAME}}" or "${{file:PATH}}"',
+                f"{name}: a secret must not stand in the settings",
+                hint=f'write {written} = "${{env:NAME}}" or "${{file:PATH}}"',
             )
     return settings
 

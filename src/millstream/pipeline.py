@@ -70,6 +70,7 @@ class Pipeline:
         to: str | None = None,
         checkpoint: str | None = None,
         kafka: Mapping[str, str] | None = None,
+        spark: Mapping[str, str] | None = None,
         buckets: int = 8,
     ) -> None:
         self.place = here()
@@ -84,6 +85,7 @@ class Pipeline:
         parse_address(self.to)
         self.checkpoint = checkpoint if checkpoint is not None else f"{name}.checkpoint"
         self.kafka = dict(kafka or {})
+        self.spark = dict(spark or {})
         self.buckets = buckets
         self.streams: dict[str, Relation] = {}
         self.tables: dict[str, Relation] = {}

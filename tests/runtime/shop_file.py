@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -60,9 +61,15 @@ def click(number: int) -> Event:
 class Child:
     """A ``millstream`` command in a process group of its own."""
 
-    def __init__(self, *arguments: object, failpoint: str = "", cwd: Path | None = None) -> None:
+    def __init__(
+        self,
+        *arguments: object,
+        failpoint: str = "",
+        cwd: Path | None = None,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
         environ = {name: text for name, text in os.environ.items() if not name.startswith("MILLSTREAM_")}
-        environ |= {"MILLSTREAM_CLASS_ARCHIVE": "keep", "PYTHONPATH": str(ROOT / "src")}
+        environ |= {"MILLSTREAM_CLASS_ARCHIVE": "keep", "PYTHONPATH": str(ROOT / "src"), **(variables or {})}
         if failpoint:
             environ["MILLSTREAM_FAILPOINT"] = failpoint
         command = [sys.executable, "-c", "from millstream.cli import main; main()", *map(str, arguments)]

@@ -52,6 +52,13 @@ def log_option(function: F) -> F:
     return option(debug(function))
 
 
+def spark_options(function: F) -> F:
+    """Add ``--master`` and ``--conf``."""
+    master = click.option("--master", metavar="URL", help="Spark's master.  [default: this machine]")
+    conf = click.option("--conf", metavar="NAME=VALUE", multiple=True, help="A setting of Spark; may be repeated.")
+    return master(conf(function))
+
+
 def settings() -> config.Settings:
     """File < environment < flags before the command."""
     given = click.get_current_context().find_root().obj or {}
@@ -65,14 +72,20 @@ def opened(log_url: str | None, *, create: bool = False) -> Log:
     return open_log(log_url or chosen.log, create=create, kafka=chosen.kafka)
 
 
-def opened_pipeline(file: str, log_url: str | None) -> Pipeline:
-    """The pipeline of a file, with what flags say of its log and settings say of Kafka."""
+def opened_pipeline(file: str, log_url: str | None, *, master: str | None = None, conf: Sequence[str] = ()) -> Pipeline:
+    """The pipeline of a file, with what flags say of its log and of Spark, and settings say of Kafka and of Spark."""
     from millstream.load import load_pipeline
 
     pipeline = load_pipeline(file)
     given = click.get_current_context().find_root().obj or {}
     pipeline.log = log_url or given.get("log") or pipeline.log
     pipeline.kafka = pipeline.kafka or settings().kafka
+    pipeline.spark = settings().spark | pipeline.spark | ({"spark.master": master} if master else {})
+    for each in conf:
+        name, equals, value = each.partition("=")
+        if not equals or not name.startswith("spark."):
+            raise click.UsageError(f"--conf: found {each!r}, expected spark.NAME=VALUE")
+        pipeline.spark[name] = value
     return pipeline
 
 

@@ -11,13 +11,26 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 from rich.live import Live
 from rich.table import Table
 
-from millstream.cli.output import Duration, cell, json_line, log_option, opened_pipeline, quiet_spark, stderr
+from millstream.cli.output import (
+    Duration,
+    cell,
+    json_line,
+    log_option,
+    opened_pipeline,
+    parse_time,
+    quiet_spark,
+    show,
+    spark_options,
+    stderr,
+)
 from millstream.pipeline import Pipeline
 
 if TYPE_CHECKING:
+    from millstream.runtime.batch import Bound
     from millstream.runtime.run import Progress
 
 COLUMNS = {
@@ -44,7 +57,17 @@ COLUMNS = {
 )
 @click.option("--takeover", is_flag=True, help="Take the pipeline from the process that runs it.")
 @click.option("--rebuild", is_flag=True, help="Forget views and checkpoint and compute everything anew from the log.")
+@click.option("--batch", is_flag=True, help="Compute the views over a range of the log by one Spark job, and end.")
+@click.option(
+    "--from", "first", metavar="WHERE", help="With --batch: begin at a time, or at {TOPIC: {PARTITION: OFFSET}}."
+)
+@click.option("--until", metavar="WHERE", help="With --batch: end before a time, or before such offsets.")
+@click.option(
+    "--to", metavar="STORE", help="With --batch: where to put the views, instead of where the pipeline keeps them."
+)
+@click.option("--out", metavar="DIR", help="With --batch: put the views into a folder, as Parquet files.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a batch.")
+@spark_options
 @log_option
 def command(
     file: str,
@@ -54,7 +77,14 @@ def command(
     rate_limit: int | None,
     takeover: bool,
     rebuild: bool,
+    batch: bool,
+    first: str | None,
+    until: str | None,
+    to: str | None,
+    out: str | None,
     as_json: bool,
+    master: str | None,
+    conf: tuple[str, ...],
     log_url: str | None,
 ) -> None:
     """Run the pipeline that FILE.py defines and keep its views up to date.
@@ -62,16 +92,24 @@ def command(
     A restart goes on where the last run ended. SIGINT and SIGTERM let the batch end first. FILE.py:NAME picks one of several
     pipelines in a file.
 
+    With --batch the views are computed once, over the whole log or a range of it, and replace what an earlier --batch made.
+    Views that a stream keeps are left alone.
+
     \b
     Examples:
       millstream run shop.py
       millstream run shop.py --once --json
       millstream run shop.py --once --close
+      millstream run shop.py --batch --close --until 2026-02-01T00:00Z --out january
     """
+    _refuse_mixture(click.get_current_context(), batch=batch)
     from millstream.runtime.run import run
     from millstream.spark.session import stop_session
 
-    pipeline = opened_pipeline(file, log_url)
+    pipeline = opened_pipeline(file, log_url, master=master, conf=conf)
+    if batch:
+        _run_batch(pipeline, first, until, close=close, to=to, out=out, as_json=as_json)
+        return
     pause = interval if isinstance(interval, timedelta) else timedelta(0)
     with _stopping() as stop, quiet_spark(pipeline), _shown(pipeline, as_json) as report:
         try:
@@ -91,6 +129,58 @@ def command(
     if not as_json:
         views = ", ".join(pipeline.views)
         stderr().print(f"{pipeline.name}: {last.records:,} records in this run; views: {views}")
+
+
+def _run_batch(
+    pipeline: Pipeline,
+    first: str | None,
+    until: str | None,
+    *,
+    close: bool,
+    to: str | None,
+    out: str | None,
+    as_json: bool,
+) -> None:
+    from millstream.runtime.batch import run_batch
+    from millstream.spark.session import stop_session
+
+    start, end = _bound("--from", first), _bound("--until", until)
+    with quiet_spark(pipeline):
+        try:
+            with stderr().status(f"computing the views of {pipeline.name}"):
+                made = run_batch(pipeline, start=start, until=end, close=close, to=to, out=out)
+        finally:
+            stop_session()
+    rows = {name: table.num_rows for name, table in made.views.items()}
+    if as_json:
+        facts = {"pipeline": made.pipeline, **made.counts, "seconds": made.seconds}
+        click.echo(json_line({**facts, "start": made.start, "end": made.end, "views": rows}))
+        return
+    show(
+        [{"view": name, "rows": count} for name, count in rows.items()], {"view": "VIEW", "rows": "ROWS"}, as_json=False
+    )
+    stderr().print(f"{pipeline.name}: {made.counts['records']:,} records in {made.seconds:,.1f} s")
+
+
+def _refuse_mixture(context: click.Context, *, batch: bool) -> None:
+    """Some options are of a stream only, some of a batch only."""
+    others = {"once", "interval", "rate_limit", "takeover", "rebuild"} if batch else {"first", "until", "to", "out"}
+    for option in context.command.params:
+        given = context.get_parameter_source(option.name or "") is not click.core.ParameterSource.DEFAULT
+        if option.name in others and given:
+            raise click.UsageError(f"{option.opts[0]} {'does not go with' if batch else 'needs'} --batch")
+
+
+def _bound(option: str, text: str | None) -> Bound:
+    """A time, or offsets as Spark writes them."""
+    if text is None or not text.lstrip().startswith("{"):
+        return None if text is None else parse_time(text)
+    try:
+        return msgspec.json.decode(text, type=dict[str, dict[int, int]])
+    except msgspec.DecodeError as error:
+        raise click.UsageError(
+            f'{option}: found {text!r}, expected offsets like {{"clicks": {{"0": 17}}}}: {error}'
+        ) from error
 
 
 @contextmanager

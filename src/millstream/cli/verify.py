@@ -6,14 +6,24 @@ from dataclasses import asdict
 
 import click
 
-from millstream.cli.output import json_option, log_option, opened_pipeline, quiet_spark, show, stderr, to_json
+from millstream.cli.output import (
+    json_option,
+    log_option,
+    opened_pipeline,
+    quiet_spark,
+    show,
+    spark_options,
+    stderr,
+    to_json,
+)
 
 
 @click.command("verify")
 @click.argument("file", metavar="FILE.py")
+@spark_options
 @log_option
 @json_option
-def command(file: str, log_url: str | None, as_json: bool) -> int:
+def command(file: str, master: str | None, conf: tuple[str, ...], log_url: str | None, as_json: bool) -> int:
     """Compute every view of FILE.py anew from the log, in one batch, and compare it with what is stored.
 
     Reads up to the offsets that the views are at; changes nothing. Exit code 1 if a view differs.
@@ -26,7 +36,7 @@ def command(file: str, log_url: str | None, as_json: bool) -> int:
     from millstream.runtime.verify import verify
     from millstream.spark.session import stop_session
 
-    pipeline = opened_pipeline(file, log_url)
+    pipeline = opened_pipeline(file, log_url, master=master, conf=conf)
     with quiet_spark(pipeline):
         try:
             with stderr().status(f"computing the views of {pipeline.name} from the log"):

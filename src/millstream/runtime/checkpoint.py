@@ -21,6 +21,8 @@ from millstream.sink import Entry
 
 FORMAT = 2
 """Since 2 kernels are numbered by the names of views, and the layout of the chain is kept."""
+BATCH = "batch-"
+"""What the id of a batch begins with, where the ledger has the id of a checkpoint (:mod:`millstream.runtime.batch`)."""
 _NAME = "millstream.json"
 
 
@@ -53,9 +55,14 @@ def open_checkpoint(
 
     ``bounds``, ``tasks`` and ``epoch`` count only for a new one.
     """
-    path = folder / _NAME
+    path = identity_of(folder)
     rebuild = f"`millstream run --rebuild` computes the views anew from the log, or restore {folder} from a backup"
     if not path.exists():
+        if last is not None and last.checkpoint.startswith(BATCH):
+            raise CheckpointMismatch(
+                f"pipeline {pipeline.name}: its views were made by a batch, which leaves no state to go on from",
+                hint="`millstream run --rebuild` computes the views anew as a stream, from the beginning of the log",
+            )
         if last is not None:
             raise CheckpointMismatch(
                 f"pipeline {pipeline.name}: its views are at batch {last.batch}, but the checkpoint {folder} is gone",
@@ -92,6 +99,11 @@ def open_checkpoint(
     if last is None and _committed(folder):
         raise CheckpointMismatch(f"pipeline {pipeline.name}: {folder} is there, but its views are gone", hint=rebuild)
     return found
+
+
+def identity_of(folder: Path) -> Path:
+    """The file that says whose checkpoint a folder is; it is there from the start of a stream on."""
+    return folder / _NAME
 
 
 def _committed(folder: Path) -> bool:

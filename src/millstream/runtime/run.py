@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import StreamingQueryException
 
+from millstream.config import resolve
 from millstream.errors import ConfigError, MillstreamError, TakenOver, UnknownView
 from millstream.failpoint import failpoint
 from millstream.kernel.host import Host
@@ -29,7 +30,7 @@ from millstream.outlet import Outlet, open_outlet
 from millstream.pipeline import Pipeline
 from millstream.plan.chain import Chain, ViewPlan, build_chain
 from millstream.plan.schema import parse_duration
-from millstream.runtime.checkpoint import open_checkpoint
+from millstream.runtime.checkpoint import identity_of, open_checkpoint
 from millstream.runtime.delivery import Delivered, Delivery, Position, finished_schema, to_time
 from millstream.runtime.failure import explain
 from millstream.runtime.heartbeat import Heartbeats, finished_offsets
@@ -39,11 +40,17 @@ from millstream.sink.lease import Keeper
 from millstream.spark import shortcut
 from millstream.spark.lower import decode, feed_types, lower
 from millstream.spark.records import stream_records, warm_up
-from millstream.spark.session import SETTINGS, require, spark_session
+from millstream.spark.session import SETTINGS, is_one_process, require, spark_session
+from millstream.spark.ship import check_shared, ship
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+RECORDS = (
+    "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, append_time timestamp"
+)
+"""The columns of records, as DDL."""
 
 _TICK = 0.2
 _PATIENCE = 60.0
@@ -126,8 +133,11 @@ def session_for(pipeline: Pipeline, chain: Chain, given: SparkSession | None) ->
     """The session that is given, or ours; either has what the pipeline needs beyond Spark's wheel, or it is an error."""
     kafka, avro = pipeline.log.startswith("kafka:"), any(feed.source.codec == "avro" for feed in chain.feeds)
     if given is None:
-        return spark_session(f"millstream-{pipeline.name}", kafka=kafka, avro=avro)
+        settings = {name: resolve(value) for name, value in pipeline.spark.items()}
+        return spark_session(f"millstream-{pipeline.name}", settings=settings, kafka=kafka, avro=avro)
     require(given, kafka=kafka, avro=avro)
+    if not is_one_process(given.sparkContext.master):
+        ship(given)
     return given
 
 
@@ -145,10 +155,7 @@ def targets_of(spark: SparkSession, pipeline: Pipeline, chain: Chain) -> dict[st
 
 def empty_records(spark: SparkSession) -> Any:
     """No records, with their columns."""
-    return spark.createDataFrame(
-        [],
-        "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, append_time timestamp",
-    )
+    return spark.createDataFrame([], RECORDS)
 
 
 class _Run:
@@ -183,6 +190,8 @@ class _Run:
             checkpoint = open_checkpoint(
                 folder, self.pipeline, self.chain, starts, last, spark.sparkContext.defaultParallelism, epoch
             )
+            if not is_one_process(spark.sparkContext.master):
+                check_shared(spark, identity_of(folder))
             self.chain = chain_of(self.pipeline, checkpoint.tasks)
             self.position = Position(
                 checkpoint.start, {topic: dict(found) for topic, found in checkpoint.start.items()}

@@ -15,16 +15,14 @@ import pyarrow as pa
 
 from millstream.errors import CheckpointMismatch, OffsetOutOfRange, PipelineError
 from millstream.kernel.chunk import WEIGHT
-from millstream.kernel.unpack import unpack
 from millstream.log import open_log
 from millstream.pipeline import Pipeline
 from millstream.plan.chain import Chain
-from millstream.runtime.delivery import Position, chunks_of, finish
-from millstream.runtime.run import chain_of, our_settings, session_for, targets_of
+from millstream.runtime.batch import compute
+from millstream.runtime.delivery import Position
+from millstream.runtime.run import chain_of, session_for
 from millstream.sink import Entry, open_sink, open_store
 from millstream.sink.contract import COUNTED
-from millstream.spark.lower import lower
-from millstream.spark.records import batch_records
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -84,21 +82,12 @@ def verify(pipeline: Pipeline, *, spark: SparkSession | None = None) -> Verified
                         hint="views older than the log cannot be verified; lengthen the topic's retention",
                     )
     spark = session_for(pipeline, chain, spark)
-    targets = targets_of(spark, pipeline, chain)
-    records = batch_records(spark, pipeline.log, position.start, position.offsets, kafka=pipeline.kafka or {})
-    counts = {feed.number: len(position.offsets[feed.source.topic]) for feed in chain.feeds}
-    with our_settings(spark, spark.sparkContext.defaultParallelism):
-        arrived = unpack(chain, chunks_of(lower(records, chain, counts, pipeline.name)))
-    differences = []
-    for output in chain.outputs:
-        schema = targets[output.name].schema
-        rows = arrived.changes.get(output.name)
-        made = schema.empty_table().append_column(WEIGHT, pa.array([], pa.int64()))
-        if rows is not None:
-            made = finish(spark, output, rows, schema)
-        differences.append(compare(output.name, made, stored[output.name]))
-    differences.append(_compare_counts(admission, arrived.counts))
-    return Verified(pipeline.name, entry.batch, sum(count.records for count in arrived.counts), tuple(differences))
+    closed = bool(entry.state.get("closed", False))
+    computed = compute(spark, pipeline, chain, position.start, position.offsets, close=closed)
+    counts = computed.arrived.counts
+    differences = [compare(name, made, stored[name]) for name, made in computed.changes.items()]
+    differences.append(_compare_counts(admission, counts))
+    return Verified(pipeline.name, entry.batch, sum(count.records for count in counts), tuple(differences))
 
 
 def _last(pipeline: Pipeline, address: str) -> Entry:

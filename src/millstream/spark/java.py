@@ -186,6 +186,15 @@ def _spark_home(home: Path) -> Path:
     return folder
 
 
+def cluster_home() -> Path:
+    """Return a folder that is Spark's, for a ``local-cluster``: its workers leave their files in it, and it ends with us."""
+    folder = Path(tempfile.mkdtemp(prefix="millstream-cluster-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    for name in ("bin", "jars", "python"):
+        (folder / name).symlink_to(spark_folder() / name)
+    return folder
+
+
 def archive_of(java: Java) -> Path:
     """Where the class-data archive of this Java is, or will be; empty if one could not be made."""
     return _launcher_home(java) / "spark.jsa"

@@ -14,9 +14,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from millstream.errors import SparkError
+from millstream.errors import MachineError, SparkError
 from millstream.spark import java
 from millstream.spark.jars import spark_avro_jars, spark_kafka_jars
+from millstream.spark.ship import python_path, ship
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -90,20 +91,27 @@ def spark_session(
         return session
 
     added = [*(spark_kafka_jars() if kafka else ()), *(spark_avro_jars() if avro else ())]
-    chosen = _settings(master or "local[*]", settings or {}, added)
-    builder = SparkSession.builder.appName(app_name).master(master or "local[*]")
+    master = master or (settings or {}).get("spark.master") or "local[*]"
+    chosen = _settings(master, settings or {}, added)
+    builder = SparkSession.builder.appName(app_name).master(master)
     for name, value in chosen.items():
         builder = builder.config(name, value)
     found = java.find_java()
     _own_jvm = _own_jvm or SparkContext._gateway is None
     try:
-        with _variables(java.environment(found), local=is_local(master)):
+        with _variables(java.environment(found), master):
             _own = builder.getOrCreate()
     except Exception as error:
         stop_session()
         raise SparkError(f"Spark did not start: {_cause(error)}", hint="run: millstream doctor") from error
     java.archive_later(found)
     require(_own, kafka=kafka, avro=avro)  # a JVM that is left of an earlier session has only the jars of that one
+    if not is_one_process(master):
+        try:
+            ship(_own)
+        except MachineError:
+            stop_session()
+            raise
     return _own
 
 
@@ -163,13 +171,19 @@ def _settings(master: str, chosen: Mapping[str, str], added: list[Path]) -> dict
     settings = dict(SETTINGS)
     if is_local(master):
         settings["spark.driver.bindAddress"] = settings["spark.driver.host"] = "127.0.0.1"
+    if is_one_process(master):
         settings["spark.sql.shuffle.partitions"] = str(os.cpu_count() or 1)
+    else:
+        settings["spark.executorEnv.POLARS_MAX_THREADS"] = "1"
     settings.update(chosen)
+    if not is_one_process(master):  # the daemon of the workers' Python is ours, and looks for us before any task does
+        name = "spark.executorEnv.PYTHONPATH"
+        settings[name] = python_path(settings.get(name, ""))
     if added:
         jars = [*filter(None, settings.get("spark.jars", "").split(",")), *map(str, added)]
         settings["spark.jars"] = ",".join(jars)
     options = [f"-Dlog4j2.configurationFile={_log_settings().as_uri()}"]
-    if is_local(master):
+    if is_one_process(master):
         options.append(_QUICK)
     options.append(settings.get("spark.driver.extraJavaOptions", ""))  # the last word on an option counts
     settings["spark.driver.extraJavaOptions"] = " ".join(options).strip()
@@ -181,6 +195,11 @@ def is_local(master: str | None) -> bool:
     return master is None or master.startswith("local")
 
 
+def is_one_process(master: str | None) -> bool:
+    """Whether this master has no executors but the driver: a ``local-cluster[…]`` has, though on this machine."""
+    return is_local(master) and not (master or "").startswith("local-cluster")
+
+
 def _log_settings() -> Path:
     path = java.cache_folder() / "log4j2.properties"
     if not path.exists() or path.read_text() != _LOG4J:
@@ -189,16 +208,18 @@ def _log_settings() -> Path:
 
 
 @contextmanager
-def _variables(wanted: Mapping[str, str], *, local: bool) -> Iterator[None]:
+def _variables(wanted: Mapping[str, str], master: str) -> Iterator[None]:
     """Set environment variables for the start of the JVM only: they are not the business of the user's other programs.
 
     On a cluster the path of Python is another one, so there a ``PYSPARK_PYTHON`` that is set stays; and Spark's Python, which
     our ``SPARK_HOME`` is without, is shipped to it.
     """
     before = dict(os.environ)
-    if not local:
+    if not is_one_process(master):
         wanted = {name: value for name, value in wanted.items() if name == "JAVA_HOME" or name not in before}
         wanted.pop("SPARK_HOME", None)
+        if is_local(master):
+            wanted |= {"SPARK_HOME": str(java.cluster_home()), "SPARK_LOCAL_IP": "127.0.0.1"}
     changed = dict(wanted)
     os.environ.update(changed)
     try:

@@ -1,0 +1,224 @@
+"""The same definition as a batch: every view computed over a range of the log, by one plain Spark job from no state.
+
+The records go the way of the stream: the same expressions, admission and kernels. What comes out replaces what the target
+holds and never mixes with a stream: views that a stream keeps are left alone. Nothing is appended to the log.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import polars as pl
+import pyarrow as pa
+from pyspark.errors import PySparkException
+
+from millstream.errors import ConfigError, PipelineError
+from millstream.kernel.admit import HEARTBEAT_KEY
+from millstream.kernel.chunk import WEIGHT
+from millstream.kernel.host import Host
+from millstream.kernel.unpack import Arrived, unpack
+from millstream.log import Log, open_log
+from millstream.log.contract import start_offsets
+from millstream.pipeline import Pipeline
+from millstream.plan.chain import Chain
+from millstream.runtime.checkpoint import BATCH, identity_of
+from millstream.runtime.delivery import Position, chunks_of, counts_table, finish, rejects_table
+from millstream.runtime.failure import explain
+from millstream.runtime.files import check_folder, write_files
+from millstream.runtime.run import RECORDS, chain_of, our_settings, session_for, targets_of
+from millstream.sink import Batch, Sink, Target, open_sink
+from millstream.sink.contract import COUNTED
+from millstream.sink.lease import Keeper
+from millstream.sink.net import net_by_key, net_by_row
+from millstream.spark import shortcut
+from millstream.spark.lower import lower
+from millstream.spark.records import batch_records
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Offsets: TypeAlias = dict[str, dict[int, int]]
+Bound: TypeAlias = datetime | Mapping[str, Mapping[int, int]] | None
+"""Where a range begins or ends: a time, offsets (topic → partition → offset), or None for all there is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batched:
+    """What a batch made: the range that it read, what became of its records, and every view as an Arrow table."""
+
+    pipeline: str
+    start: Offsets
+    end: Offsets
+    counts: Mapping[str, int]
+    seconds: float
+    views: Mapping[str, pa.Table] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """A range as it reaches the sink: each view's changes with their weights, and all that came with them."""
+
+    arrived: Arrived
+    changes: Mapping[str, pa.Table]
+    targets: Mapping[str, Target]
+
+
+def run_batch(
+    pipeline: Pipeline,
+    *,
+    spark: SparkSession | None = None,
+    start: Bound = None,
+    until: Bound = None,
+    close: bool = False,
+    to: str | None = None,
+    out: str | Path | None = None,
+) -> Batched:
+    """Compute every view over a range of the log, all of it unless said, and replace what the target holds.
+
+    The target is where the pipeline keeps its views; ``to`` names another store, and ``out`` a folder for Parquet files.
+    ``start`` and ``until`` are times or offsets; at a time, streams are cut, but tables are read from their beginning, because
+    their rows then are what came before. ``close`` ends all time after the last record: every window closes.
+
+    Raises PipelineError if a stream keeps the views, AlreadyRunning if one is running.
+    """
+    if to is not None and out is not None:
+        raise ConfigError("found both to and out, expected one of them", hint="a store of views, or a folder of files")
+    if out is not None:
+        check_folder(Path(out))
+    began = time.monotonic()
+    chain = chain_of(pipeline)
+    if to is not None:
+        chain = replace(chain, outputs=tuple(replace(output, to=to) for output in chain.outputs))
+    with ExitStack() as stack:
+        log = stack.enter_context(open_log(pipeline.log, create=False, kafka=pipeline.kafka))
+        first, last = range_of(log, chain, start, until)
+        sinks = {} if out is not None else _claim(stack, pipeline, chain, own=to is None)
+        session = session_for(pipeline, chain, spark)
+        computed = compute(session, pipeline, chain, first, last, close=close, shortened=True)
+        views = {name: _rows(computed.targets[name], changes) for name, changes in computed.changes.items()}
+        position = Position(first, {})
+        position.advance(computed.arrived)
+        rejects, counts = rejects_table(computed.arrived), counts_table(computed.arrived)
+        if out is not None:
+            facts = {"pipeline": pipeline.name, "fingerprint": pipeline.fingerprint(), "closed": close}
+            tables = {**views, "millstream_admission": counts, "millstream_dead_letters": rejects}
+            write_files(Path(out), tables, {**facts, "start": first, "end": last})
+        identity = f"{BATCH}{uuid.uuid4().hex}"
+        for address, (sink, fence) in sinks.items():
+            names = [output.name for output in chain.outputs if output.to == address]
+            sink.forget(pipeline.name)
+            sink.prepare(pipeline.name, pipeline.fingerprint(), [computed.targets[name] for name in names])
+            changes = {name: computed.changes[name] for name in names}
+            state = {**position.to_state(), "closed": close}
+            sink.commit(Batch(identity, 0, fence, last, changes, rejects, counts, state))
+    summed = {name: sum(getattr(count, name) for count in computed.arrived.counts) for name in COUNTED}
+    return Batched(pipeline.name, first, last, summed, time.monotonic() - began, views)
+
+
+def compute(
+    spark: SparkSession,
+    pipeline: Pipeline,
+    chain: Chain,
+    start: Offsets,
+    end: Offsets,
+    *,
+    close: bool = False,
+    shortened: bool = False,
+) -> Computed:
+    """Compute all views over a range; ``shortened`` decodes records where they are read, if that can be done."""
+    targets = targets_of(spark, pipeline, chain)
+    counts = {feed.number: len(end[feed.source.topic]) for feed in chain.feeds}
+    decoder = shortcut.decoder_for(spark, Host(chain, counts)) if shortened else None
+    records = batch_records(spark, pipeline.log, start, end, kafka=pipeline.kafka or {}, decoder=decoder)
+    if close and any(feed.source.time for feed in chain.feeds):
+        records = records.unionByName(_ends(spark, chain, end), allowMissingColumns=True)
+    try:
+        with our_settings(spark, spark.sparkContext.defaultParallelism):
+            arrived = unpack(chain, chunks_of(lower(records, chain, counts, pipeline.name)))
+    except PySparkException as error:
+        raise explain(error, spark, pipeline, chain, Position(start, start)) from error
+    changes = {}
+    for output in chain.outputs:
+        schema = targets[output.name].schema
+        rows = arrived.changes.get(output.name)
+        none = schema.empty_table().append_column(WEIGHT, pa.array([], pa.int64()))
+        changes[output.name] = none if rows is None else finish(spark, output, rows, schema)
+    return Computed(arrived, changes, targets)
+
+
+def range_of(log: Log, chain: Chain, start: Bound, until: Bound) -> tuple[Offsets, Offsets]:
+    """The offsets of a range, for every partition of every topic; what a bound does not name is all there is."""
+    topics = {feed.source.topic: feed.source.kind for feed in chain.feeds}
+    for bound in (start, until):
+        for topic in bound if isinstance(bound, Mapping) else ():
+            if topic not in topics:
+                raise ConfigError(f"the pipeline reads no topic {topic}; it reads {', '.join(sorted(topics))}")
+    first, last = {}, {}
+    for topic, kind in topics.items():
+        bounds = log.bounds(topic)
+        first[topic] = {p: bound.start for p, bound in bounds.items()}
+        last[topic] = {p: bound.end for p, bound in bounds.items()}
+        if isinstance(start, datetime):
+            first[topic] |= start_offsets(log, topic, start) if kind == "stream" else {}
+        elif start is not None:
+            first[topic] |= start_offsets(log, topic, start.get(topic, {}))
+        if until is not None:
+            last[topic] |= start_offsets(log, topic, until if isinstance(until, datetime) else until.get(topic, {}))
+        for p in bounds:
+            if first[topic][p] > last[topic][p]:
+                raise ConfigError(
+                    f"topic {topic} partition {p}: the range begins at offset {first[topic][p]} and ends at {last[topic][p]}"
+                )
+    return first, last
+
+
+def _claim(stack: ExitStack, pipeline: Pipeline, chain: Chain, *, own: bool) -> dict[str, tuple[Sink, int]]:
+    """Become the writer of every target, unless a stream keeps views there; ``own`` are the pipeline's own targets."""
+    hint = "name another store (--to) or a folder (--out), or remove views and checkpoint first"
+    if own and identity_of(Path(pipeline.checkpoint)).exists():
+        raise PipelineError(
+            f"pipeline {pipeline.name} runs as a stream: its checkpoint is {pipeline.checkpoint}", hint=hint
+        )
+    sinks = {}
+    for address in sorted({output.to for output in chain.outputs}):
+        sink = stack.enter_context(open_sink(address))
+        fence = sink.claim(pipeline.name)
+        stack.callback(sink.release)
+        last = sink.last(pipeline.name)
+        if last is not None and not last.checkpoint.startswith(BATCH):
+            raise PipelineError(
+                f"pipeline {pipeline.name}: a stream keeps its views in {address}, at batch {last.batch}", hint=hint
+            )
+        stack.enter_context(Keeper(sink.renew))
+        sinks[address] = (sink, fence)
+    return sinks
+
+
+def _ends(spark: SparkSession, chain: Chain, end: Offsets) -> DataFrame:
+    """A heartbeat behind the last record of each partition that tells time: nothing is expected any more."""
+    epoch = datetime(1970, 1, 1, tzinfo=UTC)
+    rows: list[tuple[Any, ...]] = [
+        (HEARTBEAT_KEY.encode(), b"{}", feed.source.topic, p, offset, epoch, epoch)
+        for feed in chain.feeds
+        if feed.source.time is not None
+        for p, offset in end[feed.source.topic].items()
+    ]
+    return spark.createDataFrame(rows, RECORDS)
+
+
+def _rows(target: Target, changes: pa.Table) -> pa.Table:
+    """The rows that changes from nothing make; a row of several is there several times."""
+    frame = pl.DataFrame(pl.from_arrow(changes))
+    if target.identity:
+        made = net_by_key(target, frame).store
+    else:
+        net = net_by_row(frame)
+        made = net.select(pl.exclude(WEIGHT).repeat_by(WEIGHT).explode()) if net.height else net.drop(WEIGHT)
+    return made.to_arrow().cast(target.schema)

@@ -1,0 +1,55 @@
+"""Views as Parquet files in a folder: one file each, and ``millstream.json``, which says what they are of.
+
+Invariant: the folder holds all files of one batch. They are written beside it and take its place together. A folder with
+something else in it is left alone.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from millstream.errors import ConfigError, ViewStoreUnavailable
+
+FACTS = "millstream.json"
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse a folder that holds something else than the views of a batch."""
+    if folder.exists() and not (folder / FACTS).exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(
+            f"{folder} holds something else than the views of a batch", hint="name another, or an empty one"
+        )
+
+
+def write_files(folder: Path, tables: Mapping[str, pa.Table], facts: Mapping[str, Any]) -> None:
+    """Write each table to ``NAME.parquet`` and replace what the folder holds."""
+    folder = folder.absolute()
+    check_folder(folder)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as aside:
+            fresh, old = Path(aside) / "new", Path(aside) / "old"
+            fresh.mkdir()
+            for name, table in tables.items():
+                pq.write_table(table, fresh / f"{name}.parquet")
+            (fresh / FACTS).write_bytes(msgspec.json.format(msgspec.json.encode(facts), indent=2))
+            for path in fresh.iterdir():
+                with path.open("rb") as file:
+                    os.fsync(file.fileno())
+            if folder.exists():
+                folder.rename(old)
+            fresh.rename(folder)
+            shutil.rmtree(old, ignore_errors=True)
+    except OSError as error:
+        raise ViewStoreUnavailable(
+            f"{folder} cannot be written: {error.strerror}", hint="name another folder"
+        ) from error
