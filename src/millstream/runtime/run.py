@@ -31,6 +31,7 @@ from millstream.runtime.checkpoint import open_checkpoint
 from millstream.runtime.delivery import Delivered, Delivery, Position, finished_schema, to_time
 from millstream.runtime.failure import explain
 from millstream.runtime.heartbeat import Heartbeats, finished_offsets
+from millstream.runtime.history import check_history
 from millstream.sink import Sink, Target, open_sink
 from millstream.sink.lease import Keeper
 from millstream.spark import shortcut
@@ -160,6 +161,7 @@ class _Run:
         with ExitStack() as stack:
             self.log = stack.enter_context(open_log(self.pipeline.log, create=False, kafka=self.pipeline.kafka))
             bounds = {feed.source.topic: self.log.bounds(feed.source.topic) for feed in self.chain.feeds}
+            check_history(self.pipeline.views, self.log)
             sinks = self._claim(stack)
             folder = Path(self.pipeline.checkpoint).absolute()
             if self.options.rebuild:
