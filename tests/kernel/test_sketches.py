@@ -242,6 +242,17 @@ def test_state_does_not_grow_with_the_rows() -> None:
     assert sizes[-1] < 1.5 * sizes[2]
 
 
+@pytest.mark.parametrize(
+    "spec", [Reduce(("k",), MEASURES), Session(("k",), MEASURES, "at", GAP)], ids=["groups", "sessions"]
+)
+def test_a_row_counts_as_often_as_it_came_and_cannot_be_taken_back(spec: Reduce | Session) -> None:
+    alone, row = Alone(spec), {"k": 1, "at": stamp(0), "s": "a"}
+    alone.batch([({**row, "i": 1}, 1), ({**row, "i": 9}, 3)])
+    assert [each[-4:] for each in alone.rows] == [(4, 9.0, 9.0, 1)]
+    with pytest.raises(ValueError, match="negative"):
+        alone.batch([({**row, "i": 9}, -1)])
+
+
 def test_a_group_of_nulls_has_no_percentile_and_no_values() -> None:
     alone = Alone(Reduce(("k",), MEASURES), dict(TYPES))
     alone.batch([({"k": 1}, 1)])

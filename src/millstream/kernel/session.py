@@ -160,8 +160,7 @@ class SessionKernel:
     ) -> tuple[pl.DataFrame, pl.DataFrame]:
         """Merge the values that came into each session's sketch, which lies under its start."""
         at = [*self.keys, _FROM]
-        values = self._labelled(rows.select(*at, pl.col(bag.columns[0]).alias("_v")), now)
-        came = sketched(bag.function, values, "_v", self.group)
+        came = sketched(bag.function, self._labelled(rows, now), bag.columns[0], self.group)
         stored = pl.DataFrame(schema={**rows.select(at).schema, SKETCH: pl.Binary, PLACE: pl.UInt64})
         table = state.table(bag.name)
         loaded = table.load(keyed.places)

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import polars as pl
 
 from millstream.errors import PipelineError
+from millstream.kernel.chunk import WEIGHT
 from millstream.kernel.hash import hash_words
 
 if TYPE_CHECKING:
@@ -34,7 +35,9 @@ _BESIDE = struct.Struct("<3q")  # how often −∞, ∞ and NaN came
 
 
 def sketched(function: str, rows: pl.DataFrame, value: str, group: Sequence[str]) -> pl.DataFrame:
-    """A sketch of the values of each group; nulls are passed over."""
+    """A sketch of the values of each group; nulls are passed over. A row counts as often as its weight says."""
+    if WEIGHT in rows.columns:  # never below zero: np.repeat would refuse it
+        rows = rows[np.repeat(np.arange(rows.height), rows[WEIGHT].to_numpy())]
     values = rows.select(*group, pl.col(value).alias("_v")).drop_nulls("_v")
     if function == "approx_percentile":
         if not values.schema["_v"].is_numeric():
