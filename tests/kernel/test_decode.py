@@ -59,6 +59,13 @@ def test_a_stream_with_event_time_goes_to_admission_with_its_time() -> None:
     assert from_bytes(chunk.data)["_t"].to_list() == [1_000_000]
 
 
+def test_processing_time_is_that_of_the_append() -> None:
+    made = decoder("k long", time="_append_time")
+    chunks, left = made.pack("events", 0, records(b'{"k": 1}', b'{"k": "one"}', b'{"k": 3}'))
+    assert np.flatnonzero(left).tolist() == [1]
+    assert from_bytes(chunks[0].data)["_t"].to_list() == [0, 2]
+
+
 def test_a_table_takes_records_with_a_value_and_a_key_in_it() -> None:
     frames, left = packed(decoder(kind="table", key="k"), records(b'{"k": 1, "v": 2}', b'{"v": 2}', None))
     assert left == [1, 2]

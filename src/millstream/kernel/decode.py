@@ -226,11 +226,11 @@ class FeedDecoder:
                 unsure |= (made[name].is_null() & text.is_not_null()).to_numpy()
             else:
                 made[name] = pl.Series(values, dtype=dtype)
-        for name in self._needed:
-            unsure |= made[name].is_null().to_numpy()
         made["_partition"] = pl.repeat(partition, len(at), dtype=pl.Int32, eager=True)
         made["_offset"] = pl.Series(records.offsets[at])
         made["_append_time"] = pl.Series(records.appended[at]).cast(_STAMP)
+        for name in self._needed:
+            unsure |= made[name].is_null().to_numpy()
         if "_timestamp" in self.used and records.timestamps is not None:
             made["_timestamp"] = pl.Series(records.timestamps[at]).cast(_STAMP)
         if "_key" in self.used and records.keys is not None:

@@ -73,6 +73,15 @@ def hash_columns(
     return (hashed ^ (hashed >> np.uint64(32))).astype(np.uint32)
 
 
+def hash_words(column: pl.Series) -> Words:
+    """Hash each value to 64 bits: equal values equally, and different ones as good as never.
+
+    >>> int(hash_words(pl.Series([0.0]))[0]) == int(hash_words(pl.Series([-0.0]))[0])
+    True
+    """
+    return _fold([_words_of_column(column)])
+
+
 def _mix(words: Words) -> Words:
     """Mix each word in place by the finalizer of splitmix64: every input bit reaches every output bit."""
     words ^= words >> np.uint64(30)

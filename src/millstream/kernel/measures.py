@@ -3,6 +3,7 @@
 Counts and sums are *linear*: a few columns per group, added to on insert and subtracted from on delete, exact for
 doubles too. Least and greatest join them as long as nothing is ever taken back. Everything else looks at the values
 themselves, each kept with how often it is there; if nothing is ever taken back and only the best one matters, only that one.
+Approximate aggregates have a sketch in place of their values.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 import polars as pl
 
 from millstream.errors import PipelineError
-from millstream.kernel import exact, integers
+from millstream.kernel import exact, integers, sketches
 from millstream.kernel.chunk import WEIGHT
 from millstream.kernel.kernel import matched
 from millstream.plan.spec import Measure, Reduce
@@ -35,6 +36,11 @@ class Bag:
     fractions: tuple[float, ...] = ()
     """The percentiles that are wanted; they share their values."""
 
+    @property
+    def sketched(self) -> bool:
+        """Whether a sketch is kept in place of the values."""
+        return self.function.startswith("approx_")
+
 
 def is_linear(measure: Measure, insert_only: bool) -> bool:
     """Whether columns that add up are enough."""
@@ -53,7 +59,7 @@ def bags(spec: Reduce) -> list[Bag]:
     fractions = {
         bag_name(each): tuple(sorted({other.fraction for other in kept if bag_name(other) == bag_name(each)}))
         for each in kept
-        if each.function == "percentile"
+        if each.function.endswith("percentile")
     }
     return _distinct(
         [
@@ -251,6 +257,8 @@ def weigh(rows: pl.DataFrame, columns: list[str]) -> pl.DataFrame:
 
 def look(bag: Bag, values: pl.DataFrame, group: list[str]) -> pl.DataFrame:
     """What an aggregate makes of the values in its bag, for each group that has any."""
+    if bag.sketched:
+        return sketches.looked(bag.function, values, bag.fractions, group)
     there = values.filter(pl.col(ROWS) > 0)
     value = bag.columns[0]
     match bag.function:
@@ -302,11 +310,13 @@ def rendered(
     for each in linear.spec.measures:
         if is_linear(each, linear.spec.insert_only):
             continue
-        value = f"_value_{each.fraction}" if each.function == "percentile" else "_value"
+        value = f"_value_{each.fraction}" if each.function.endswith("percentile") else "_value"
         seen = looked[bag_name(each)].select(*group, pl.col(value).alias(each.name))
         made = matched(made, seen, group, "left", maintain_order="left")
         if each.function.startswith("collect"):  # a group without values has an empty list, as in Spark
             made = made.with_columns(pl.col(each.name).fill_null(pl.lit([], made.schema[each.name])))
+        elif each.function == "approx_count_distinct":
+            made = made.with_columns(pl.col(each.name).fill_null(0))
     return made.select(*group, *(each.name for each in linear.spec.measures))
 
 

@@ -14,6 +14,7 @@ import polars as pl
 from millstream.kernel.kernel import State, differing, matched, signed
 from millstream.kernel.measures import ROWS, Bag, Linear, bags, best, distincts, look, rendered, weigh
 from millstream.kernel.segment import PLACE, Places, place
+from millstream.kernel.sketches import merged, sketched
 from millstream.plan.nodes import WINDOW_COLUMNS
 from millstream.plan.spec import Reduce
 
@@ -130,6 +131,8 @@ class ReduceKernel:
 
         ``places`` are those of all groups that are touched: one that got only nulls is looked at too.
         """
+        if bag.sketched:
+            return self._sketch(state, bag, rows, places, closing)
         values = list(dict.fromkeys(bag.columns))
         columns = [*self.group, *(name for name in values if name not in self.group)]
         came = self._placed(weigh(rows.drop_nulls(bag.columns[-1]), columns))
@@ -144,6 +147,19 @@ class ReduceKernel:
         if bag.best_only:
             new = best(bag, new, self.group)
         table.save(new.select(old.columns))
+        return look(bag, old, self.group), look(bag, new, self.group)
+
+    def _sketch(
+        self, state: State, bag: Bag, rows: pl.DataFrame, places: Places, closing: tuple[int, int] | None
+    ) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Merge the values that came into each group's sketch; give what its aggregate was and is, by group."""
+        came = self._placed(sketched(bag.function, rows, bag.columns[0], self.group))
+        table = state.table(bag.name)
+        old = table.load(places, closing)
+        if old is None:
+            old = came.clear()
+        new = merged(bag.function, pl.concat([old, came.select(old.columns)]), self.group)
+        table.save(self._placed(new).select(old.columns))
         return look(bag, old, self.group), look(bag, new, self.group)
 
     def _windowed(self, changes: pl.DataFrame) -> pl.DataFrame:

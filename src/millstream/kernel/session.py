@@ -27,6 +27,7 @@ from millstream.kernel.measures import (
     weigh,
 )  # fmt: skip
 from millstream.kernel.segment import PLACE, place
+from millstream.kernel.sketches import SKETCH, merged, sketched
 from millstream.plan.nodes import WINDOW_COLUMNS
 from millstream.plan.spec import Reduce, Session
 
@@ -119,6 +120,8 @@ class SessionKernel:
         kept: pl.DataFrame,
     ) -> tuple[pl.DataFrame, pl.DataFrame]:
         """Put the values that came into a bag; give what its aggregate was and is, by session."""
+        if bag.sketched:
+            return self._sketch(state, keyed, bag, rows, was, now, kept)
         values = [name for name in dict.fromkeys(bag.columns) if name not in self.keys]
         columns = [*self.keys, _FROM, *values]
         came = weigh(rows.drop_nulls(bag.columns[-1]), columns)
@@ -144,6 +147,34 @@ class SessionKernel:
         of_session = [*self.group, *values]
         was_there, is_there = (each.group_by(of_session).agg(pl.col(ROWS).sum()) for each in (old, new))
         return look(bag, was_there, self.group), look(bag, is_there, self.group)
+
+    def _sketch(
+        self,
+        state: State,
+        keyed: Keyed,
+        bag: Bag,
+        rows: pl.DataFrame,
+        was: pl.DataFrame,
+        now: pl.DataFrame,
+        kept: pl.DataFrame,
+    ) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Merge the values that came into each session's sketch, which lies under its start."""
+        at = [*self.keys, _FROM]
+        came = sketched(bag.function, self._labelled(rows, now), bag.columns[0], self.group)
+        stored = pl.DataFrame(schema={**rows.select(at).schema, SKETCH: pl.Binary, PLACE: pl.UInt64})
+        table = state.table(bag.name)
+        loaded = table.load(keyed.places)
+        if loaded is None:
+            loaded = stored
+        mine = matched(loaded, keyed.keys, self.keys, "semi")
+        rest = matched(loaded, keyed.keys, self.keys, "anti")
+        old = self._labelled(mine, was)
+        parts = [each.select(*self.group, SKETCH) for each in (self._labelled(mine, now).sort(_FROM), came)]
+        new = merged(bag.function, pl.concat(parts), self.group)
+        stay = matched(new, kept.select(self.group).unique(), self.group, "semi").rename({_START: _FROM})
+        stay = stay.with_columns(pl.Series(PLACE, place(stay, self.keys)))
+        table.save(pl.concat([rest, stay.select(rest.columns)]))
+        return look(bag, old, self.group), look(bag, new, self.group)
 
     def _labelled(self, values: pl.DataFrame, atoms: pl.DataFrame) -> pl.DataFrame:
         """Values with the start of the session that their atom is in."""

@@ -107,7 +107,7 @@ def call(function: str, arguments: Sequence[str], fraction: float = 0.0) -> str:
     """
     if function == "count_distinct":
         return f"count(DISTINCT {arguments[0]})"
-    shown = [*arguments, *([str(fraction)] if function == "percentile" else [])]
+    shown = [*arguments, *([str(fraction)] if function.endswith("percentile") else [])]
     return f"{function}({', '.join(shown) or '*'})"
 
 

@@ -27,9 +27,10 @@ _AGGREGATES: dict[str, Function] = {
     "min_by": "min_by", "first": "min_by", "max_by": "max_by", "last": "max_by",
     "collect_list": "collect_list", "array_agg": "collect_list", "collect_set": "collect_set",
     "percentile": "percentile", "median": "percentile",
+    "approx_percentile": "approx_percentile", "approx_count_distinct": "approx_count_distinct",
 }  # fmt: skip
 _OTHER_AGGREGATES = _words(
-    "any any_value approx_count_distinct approx_percentile approx_top_k bit_and bit_or bit_xor bitmap_and_agg"
+    "any any_value approx_top_k bit_and bit_or bit_xor bitmap_and_agg"
     " bitmap_construct_agg bitmap_or_agg bool_and bool_or collect_union corr count_if count_min_sketch covar_pop covar_samp"
     " every first_value grouping grouping_id histogram_numeric hll_sketch_agg hll_union_agg kurtosis last_value listagg"
     " mode percentile_approx percentile_cont percentile_disc regr_avgx regr_avgy regr_count"
@@ -173,7 +174,7 @@ def parse_aggregate(name: str, text: str, columns: Iterable[str]) -> Aggregation
             hint=f"say the order: {call}({arguments[0]}, at)",
         )
     function = _AGGREGATES[call]
-    expected = 2 if function in ("min_by", "max_by") or call == "percentile" else 1
+    expected = 2 if function in ("min_by", "max_by") or call.endswith("percentile") else 1
     if len(arguments) != expected:
         several = function == "count" and len(arguments) > 1
         raise PlanError(
@@ -181,8 +182,8 @@ def parse_aggregate(name: str, text: str, columns: Iterable[str]) -> Aggregation
             hint=_STRUCT_HINT if several else "count(*) counts rows" if function == "count" else "",
         )
     fraction = 0.0
-    if function == "percentile":
-        fraction = _fraction(arguments[1], text, what) if call == "percentile" else 0.5
+    if function.endswith("percentile"):
+        fraction = 0.5 if call == "median" else _fraction(arguments[1], text, what)
         arguments = arguments[:1]
     for argument in arguments:
         check(argument, columns, what)

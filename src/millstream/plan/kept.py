@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from millstream.plan import spec as specs
+from millstream.plan.approximate import EXACT
 from millstream.plan.describe import Say, keyed, listed, span, time_of, written
 
 _TAKEN_BACK = "because rows can be taken back"
@@ -115,6 +116,8 @@ def is_bounded(spec: specs.Spec) -> bool:
 
 def is_replayable(spec: specs.Spec) -> bool:
     """Whether a replay gives the same rows, wherever batches end."""
+    if isinstance(spec, specs.Reduce | specs.Session):
+        return all(each.function != "approx_percentile" for each in spec.measures)
     return not isinstance(spec, specs.LatestJoin)
 
 
@@ -135,17 +138,20 @@ def _beyond(horizon: specs.Horizon, say: Say, more: int = 0) -> str:
 
 
 def _adds_up(measure: specs.Measure, insert_only: bool) -> bool:
-    """Whether an aggregate needs no more than a few numbers, or the best value so far."""
+    """Whether an aggregate needs no more than a few numbers, a sketch, or the best value so far."""
     best = measure.function in ("min", "max", "min_by", "max_by")
-    return measure.function in ("count", "sum", "avg") or (best and insert_only)
+    return measure.function in ("count", "sum", "avg", *EXACT) or (best and insert_only)
 
 
 def _parts(spec: specs.Reduce | specs.Session, say: Say) -> str:
     """What is kept for the aggregates: numbers that add up, then the values of those that need them."""
-    numbers = [written(each, say) for each in spec.measures if _adds_up(each, spec.insert_only)]
+    exact = [each for each in spec.measures if each.function not in EXACT]
+    numbers = [written(each, say) for each in exact if _adds_up(each, spec.insert_only)]
     parts = [", ".join(dict.fromkeys(numbers)) or "how many rows it has"]
     for each in spec.measures:
-        if not _adds_up(each, spec.insert_only):
+        if each.function in EXACT:
+            parts.append(f"a sketch of {say(each.arguments[0], 0)}: {written(each, say)} is approximate")
+        elif not _adds_up(each, spec.insert_only):
             best = each.function in ("min", "max", "min_by", "max_by")
             why = _TAKEN_BACK if best else f"for {written(each, say)}"
             which = "each distinct" if each.function in ("count_distinct", "collect_set") else "every"

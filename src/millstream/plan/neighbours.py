@@ -14,6 +14,7 @@ from typing import Any, get_args
 
 from millstream.errors import PlanError
 from millstream.plan import expression
+from millstream.plan.approximate import EXACT, refused
 from millstream.plan.facts import event_time, visible
 from millstream.plan.nodes import (
     Deduplicate,
@@ -61,6 +62,8 @@ def look(name: str, text: str, node: Node, order: tuple[Ordering, ...], frame: F
     call = expression.call_of(text, what)
     if call is None or call[0] not in get_args(Ranking):
         made = expression.parse_aggregate(name, text, visible(node))
+        if made.function in EXACT:
+            raise refused(made, "a frame")
         chosen = frame or (SO_FAR if order else WHOLE)
         return Look(name, made.function, made.arguments, chosen, fraction=made.fraction)
     function, arguments = call

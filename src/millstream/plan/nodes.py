@@ -26,6 +26,8 @@ Function: TypeAlias = Literal[
     "collect_list",
     "collect_set",
     "percentile",
+    "approx_percentile",
+    "approx_count_distinct",
 ]
 Ranking: TypeAlias = Literal["row_number", "rank", "dense_rank", "lag", "lead"]
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from millstream.errors import PlanError
 from millstream.plan import expression, neighbours
+from millstream.plan.approximate import check_approximate
 from millstream.plan.facts import event_time, has_aggregate, has_window, is_column, natural_key, visible
 from millstream.plan.join import Within, describe_join, join
 from millstream.plan.nodes import (
@@ -228,6 +229,7 @@ class Grouped:
                 if each.name.lower() in WINDOW_COLUMNS:
                     raise PlanError(f"agg: {each.name} is reserved for windows; expected another name")
             _check_names([*(key.name for key in self.keys), *(each.name for each in made)], "agg")
+            check_approximate(made, self.node, self.window)
         return Relation(Aggregate(self.node, self.keys, self.window, made, place))
 
 
@@ -339,7 +341,7 @@ def _text(named: Named) -> str:
 def _call(each: Aggregation) -> str:
     if each.function == "count_distinct":
         return f"count(DISTINCT {each.arguments[0]})"
-    fraction = [str(each.fraction)] if each.function == "percentile" else []
+    fraction = [str(each.fraction)] if each.function.endswith("percentile") else []
     return f"{each.function}({', '.join((*each.arguments, *fraction)) or '*'})"
 
 

@@ -34,6 +34,7 @@ from millstream.runtime.checkpoint import identity_of, open_checkpoint
 from millstream.runtime.delivery import Delivered, Delivery, Position, finished_schema, to_time
 from millstream.runtime.failure import explain
 from millstream.runtime.heartbeat import Heartbeats, finished_offsets
+from millstream.runtime.history import check_history
 from millstream.runtime.sending import Patience, Sender, epoch_after
 from millstream.sink import Sink, Target, open_sink, open_store
 from millstream.sink.lease import Keeper
@@ -173,6 +174,7 @@ class _Run:
         with ExitStack() as stack:
             self.log = stack.enter_context(open_log(self.pipeline.log, create=False, kafka=self.pipeline.kafka))
             bounds = {feed.source.topic: self.log.bounds(feed.source.topic) for feed in self.chain.feeds}
+            check_history(self.pipeline.views, self.log)
             sinks = self._claim(stack)
             folder = Path(self.pipeline.checkpoint).absolute()
             outlets = self._open_outlets(stack)
