@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from millstream import Relation, rows, tumbling
+from millstream import Relation, rows, span, tumbling
 from millstream.plan import chain as chains
 from millstream.plan.chain import Chain, ViewPlan, build_chain
 from millstream.plan.explain import explain_chain
@@ -97,6 +97,7 @@ def test_a_kernel_whose_key_has_the_key_before_it_runs_in_its_step(name: str) ->
     *_, first, second = made.operators
     assert (second.step, second.stage, second.leader) == (first.number, first.stage, first.number)
     assert made.stages[-1] == first.stage
+    assert all((port.buckets, port.spread) == (1, ()) for port in first.ports if port.target == second.number)
     assert "in the same step as " in str(explain_chain("shop", made))
     assert f"with {first.number} (" in layout(made)[str(second.number)]
 
@@ -129,6 +130,19 @@ def test_union_and_explode_have_no_stage_of_their_own() -> None:
     text = str(explain_chain("shop", made))
     assert "as tag  [admission, in the same step as stream a]" in text
     assert "the rows of all inputs  [stage 1, in the same step as table]" in text
+
+
+def test_marks_come_out_of_a_step_in_the_buckets_of_its_leader() -> None:
+    first = A.deduplicate("k", "1 second").over("k", order="at", frame=span("5 seconds")).add(s="count(*)")
+    last = first.group_by("s", tumbling("at", "1 minute")).agg(n="count(*)")
+    made = build_chain(plans(last, emit="final"), buckets=3, to="sqlite:x", tasks=2)
+    leader, follower, _ = made.operators
+    assert (follower.step, made.stages) == (leader.number, (0, 1, 2))
+    ran = Run(made, 1)
+    for batch in random_records(Random(3), made, 1):
+        ran.local.batch(batch)
+    ran.local.close()
+    assert sum(n for *_, n in ran.views()["v0"]) > 3
 
 
 def test_kernels_of_a_step_are_restarted_from_one_store() -> None:

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from millstream import Pipeline, hopping, rows, session, sliding, span, tumbling
 from millstream.event import Event
 from millstream.log import open_log
-from millstream.runtime.run import Progress, run
+from millstream.runtime.run import Progress, chain_of, run
 from millstream.runtime.verify import verify
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -73,12 +73,16 @@ def pipeline(folder: Path) -> Pipeline:
     return shop
 
 
+def of(key: object, said: datetime, **values: object) -> Event:
+    return Event(json.dumps(values).encode(), key=str(key).encode(), time=said)
+
+
 def some_events(chance: random.Random, minute: int) -> dict[str, list[Event]]:
     def at(second: float) -> str:
         return (BEGIN + timedelta(minutes=minute, seconds=second)).isoformat()
 
     def event(key: object, **values: object) -> Event:
-        return Event(json.dumps(values).encode(), key=str(key).encode(), time=said)
+        return of(key, said, **values)
 
     said = BEGIN + timedelta(minutes=minute)
     # Tables first: an as-of join asks them for what was there at the time of an event, and they must be in time for it.
@@ -190,3 +194,36 @@ def test_semi_anti_and_latest_joins_and_processing_time(spark: SparkSession, tmp
     assert checked.pop("told") is False
     assert set(checked.values()) == {True}
     assert stored("everyone") == [(1, "it"), (2, "fr"), (4, "de")]
+
+
+def test_kernels_in_one_step_after_a_restart(spark: SparkSession, tmp_path: Path) -> None:
+    shop = Pipeline(
+        "steps",
+        log=f"sqlite:{tmp_path / 'log.db'}",
+        to=f"sqlite:{tmp_path / 'views.db'}",
+        checkpoint=str(tmp_path / "checkpoint"),
+        buckets=3,
+    )
+    clicks = shop.stream("clicks", "user long, at timestamp", time="at")
+    minutes = clicks.group_by("user", tumbling("at", "1 minute")).agg(n="count(*)")
+    trend = minutes.over("user", order="window_start").add(before="lag(n)")
+    shop.view("trend", trend)
+    shop.view("jumps", trend.where("before < n").group_by("before", "n").agg(times="count(*)"))
+    chain = chain_of(shop)
+    assert [type(each.spec).__name__ for each in chain.operators if each.step is not None] == ["Over"]
+    with open_log(shop.log, create=True) as log:
+        log.create_topic("clicks", 2)
+        for part in range(2):  # user u clicks u + 1 times in each minute, and twice as often in the second part
+            for minute in range(part * 2, part * 2 + 2):
+                at = BEGIN + timedelta(minutes=minute)
+                log.append(
+                    "clicks",
+                    [of(u, at, user=u, at=at.isoformat()) for u in range(5) for _ in range((u + 1) * (part + 1))],
+                )
+            run(shop, spark=spark, once=True)
+    run(shop, spark=spark, once=True, close=True)
+    assert verify(shop, spark=spark).equal
+    views = {name: set(view.frame().rows()) for name, view in shop.views.items()}
+    assert views["jumps"] == {(u + 1, 2 * (u + 1), 1) for u in range(5)}
+    found = sorted(shop.views["trend"].frame().select("user", "window_start", "n", "before").rows())
+    assert [row[2:] for row in found if row[0] == 4] == [(5, None), (5, 5), (10, 5), (10, 10)]

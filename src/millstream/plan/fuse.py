@@ -73,7 +73,7 @@ class _Steps:
         for maker, port in self.words.ports_to(operator.number):
             here = dict(port.columns)
             found = [{name for name in port.spread if here[name] in names} for names in self.keys[maker.number]]
-            if not all(found) or bool(found) != bool(port.spread):
+            if bool(found) != bool(port.spread):
                 return None
             keys = found if keys is None else [one & other for one, other in zip(keys, found, strict=True)]
         return (leaders.pop(), keys) if keys is not None and all(keys) else None
