@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import pyarrow as pa
 import pytest
 
 from millstream.address import PostgresAddress, parse_address
+from millstream.cli import execute
 from millstream.config import Settings
 from millstream.doctor import Check, checks
 from millstream.errors import ConfigError, MillstreamError, PipelineError, ViewError, ViewStoreUnavailable
@@ -317,6 +319,26 @@ def test_a_query_can_do_nothing_but_read(sink: Sink, store: Store, address: str)
             store.query(sql)
     assert ask(address, "SELECT batch FROM millstream_ledger") == [(0,)]
     assert store.query(" -- the pages\n (SELECT '100%' AS \"%s\")") == (("%s",), [("100%",)])
+
+
+def test_the_command_lists_shows_and_queries_views(
+    sink: Sink, address: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def asked(*arguments: str) -> Any:
+        capsys.readouterr()
+        assert execute(["views", *arguments, "--views", address, "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    writer = Writer(sink)
+    writer.commit(TOTALS, ("ann", 1, 2.5, 1), ("bob", 2, None, 1))
+    listed = {each["name"]: (each["rows"], each["batch"], each["store"]) for each in asked("list")}
+    assert listed == {name: (2 if name == "totals" else 0, 0, address) for name in ("totals", "pairs", "bag", "facts")}
+    assert asked("show", "totals")[1] == {"user": "bob", "n": 2, "total": None}
+    sql = "SELECT sum(n) AS n, max(committed_at) AS at, sum(total::numeric) AS total FROM totals, millstream_ledger"
+    (answer,) = asked("query", "totals", sql)
+    assert (int(answer["n"]), float(answer["total"]), answer["at"][:2]) == (3, 2.5, "20")
+    assert execute(["views", "show", "nowhere", "--views", address]) == 1
+    assert "nowhere" in capsys.readouterr().err
 
 
 # what is refused

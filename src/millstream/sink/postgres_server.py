@@ -183,7 +183,10 @@ class Server:
             db.close()
             raise
         with self._lock:
-            self._idle.append(db)
+            if not self._closed:
+                self._idle.append(db)
+                return
+        db.close()
 
     def _connect(self) -> Pg:
         settings = {**_CONNECTION, **self.address.resolved()}

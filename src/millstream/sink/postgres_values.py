@@ -88,7 +88,7 @@ def from_csv(data: bytes, schema: Any) -> Any:
         return schema.empty_table()
     texts = pa.csv.read_csv(
         io.BytesIO(data),
-        pa.csv.ReadOptions(column_names=[str(i) for i in range(len(schema))], block_size=len(data) + 1),
+        pa.csv.ReadOptions(column_names=[str(i) for i in range(len(schema))], block_size=min(len(data) + 1, 1 << 30)),
         pa.csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False),
         pa.csv.ConvertOptions(
             column_types={str(i): pa.string() for i in range(len(schema))},
