@@ -126,6 +126,8 @@ def test_a_password_is_found_where_the_address_says(
         f"postgresql://me:{SECRET}@h/db", f"postgresql://me@h/db?password={SECRET}", f"postgresql://me:a{SECRET}${{env:HOME}}@h/db",
         f"postgres://me:{SECRET}@h/db", f"postgresql:me:{SECRET}@h/db?password={SECRET}", f"postgresql://me@h/db?sslpassword={SECRET}",
         f"mysql://me:{SECRET}@h/@/db",
+        f"postgresql://me:x/{SECRET}@h/db",
+        f"postgresql://me:{SECRET}?x@h/db",
     ],
 )  # fmt: skip
 def test_a_password_in_an_address_is_refused_and_not_shown(address: str) -> None:

@@ -16,7 +16,7 @@ import pyarrow.csv
 import pyarrow.types as t
 
 from millstream.errors import PipelineError, ViewError
-from millstream.sink.postgres_server import quote
+from millstream.sink.file import quote
 from millstream.sink.values import comparable, date_text, nested_array, time_text
 
 _YEAR_1, _YEAR_10000 = -62_135_596_800_000_000, 253_402_300_800_000_000
