@@ -30,7 +30,6 @@ COMMIT = b"Q\0\0\0\x0bCOMMIT\0"
 """The message, as it is on the wire."""
 RUN = """
 import sys
-from contextlib import contextmanager, suppress
 from datetime import timedelta
 from millstream.sink import open_sink, postgres_server
 from tests.sink.test_faults import go_on_in
