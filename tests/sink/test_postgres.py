@@ -451,13 +451,17 @@ import os, sys
 from millstream.sink import open_sink
 with open_sink(sys.argv[1]) as sink:
     sink.claim("p")
+    session = lambda: sink._server.run(lambda db: db.info.backend_pid)
+    ours = session()
     child = os.fork()
     if child == 0:
         sink.renew()
+        other = session()
         sink.close()
-        os._exit(0)
+        os._exit(int(other == ours))
     assert os.waitpid(child, 0)[1] == 0
     sink.renew()
+    assert session() == ours
 """
 
 
