@@ -73,6 +73,11 @@ def _postgres(rest: str) -> PostgresAddress:
     user, _, password = who.partition(":")
     options = {"user": user, "password": password, "dbname": database}
     ends = [_host(each) for each in hosts.split(",")]
+    if "@" in database or any(port and not port.isdigit() for _, port in ends):
+        raise ConfigError(  # whatever stands there may be part of a password
+            f"views: found an address of PostgreSQL that cannot be read, expected {_EXPECTED}",
+            hint="write %2F for a slash in a name, %40 for an @; and a password as ${env:NAME}",
+        )
     options["host"] = ",".join(host for host, _ in ends)
     if any(port for _, port in ends):
         options["port"] = ",".join(port for _, port in ends)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from pathlib import Path
 from typing import Any
 
 import psycopg
-import pytest
-from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
-from millstream.cli import main
 from millstream.log import open_log
 from millstream.pipeline import Pipeline
 from millstream.plan.relation import tumbling
@@ -43,7 +39,7 @@ def outcome(made: Pipeline) -> dict[str, Any]:
 
 
 def test_a_pipeline_in_postgresql_has_the_views_it_has_in_sqlite(
-    spark: SparkSession, postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, postgres: PostgresServer, tmp_path: Path
 ) -> None:
     address = f"{postgres.address}?schema=shop_{uuid.uuid4().hex}"
     with open_log(f"sqlite:{tmp_path / 'log.db'}") as log:
@@ -70,20 +66,3 @@ def test_a_pipeline_in_postgresql_has_the_views_it_has_in_sqlite(
     assert row == pipelines[1].views["per_minute"].get("b", BEGIN)
     assert view.frame().filter(page="b", window_start=BEGIN)["total"].to_list() == [row["total"]]
     assert len(view.pandas()) == view.arrow().num_rows
-
-    monkeypatch.chdir(tmp_path)
-    assert {each["name"]: each["rows"] for each in asked("list", "--views", address)} == {
-        name: view.arrow().num_rows for name, view in pipelines[0].views.items()
-    }
-    assert len(asked("show", "per_minute", "--views", address)) == view.arrow().num_rows
-    sql = "SELECT page, sum(n) AS n, max(total::numeric) AS most, max(window_end) AS upto FROM per_minute WHERE page = 'b' GROUP BY page"
-    (answer,) = asked("query", "per_minute", sql, "--views", address)
-    assert answer["page"] == "b"
-    assert int(answer["n"]) == view.frame().filter(page="b")["n"].sum()
-    assert answer["upto"] == view.frame().filter(page="b")["window_end"].max().isoformat().replace("+00:00", "Z")
-
-
-def asked(*arguments: str) -> Any:
-    done = CliRunner().invoke(main, ["views", *arguments, "--json"], catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    return json.loads(done.output)

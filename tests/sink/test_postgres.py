@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import pyarrow as pa
 import pytest
 
 from millstream.address import PostgresAddress, parse_address
+from millstream.cli import execute
 from millstream.config import Settings
 from millstream.doctor import Check, checks
 from millstream.errors import ConfigError, MillstreamError, PipelineError, ViewError, ViewStoreUnavailable
@@ -124,6 +126,8 @@ def test_a_password_is_found_where_the_address_says(
         f"postgresql://me:{SECRET}@h/db", f"postgresql://me@h/db?password={SECRET}", f"postgresql://me:a{SECRET}${{env:HOME}}@h/db",
         f"postgres://me:{SECRET}@h/db", f"postgresql:me:{SECRET}@h/db?password={SECRET}", f"postgresql://me@h/db?sslpassword={SECRET}",
         f"mysql://me:{SECRET}@h/@/db",
+        f"postgresql://me:x/{SECRET}@h/db",
+        f"postgresql://me:{SECRET}?x@h/db",
     ],
 )  # fmt: skip
 def test_a_password_in_an_address_is_refused_and_not_shown(address: str) -> None:
@@ -319,6 +323,26 @@ def test_a_query_can_do_nothing_but_read(sink: Sink, store: Store, address: str)
     assert store.query(" -- the pages\n (SELECT '100%' AS \"%s\")") == (("%s",), [("100%",)])
 
 
+def test_the_command_lists_shows_and_queries_views(
+    sink: Sink, address: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def asked(*arguments: str) -> Any:
+        capsys.readouterr()
+        assert execute(["views", *arguments, "--views", address, "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    writer = Writer(sink)
+    writer.commit(TOTALS, ("ann", 1, 2.5, 1), ("bob", 2, None, 1))
+    listed = {each["name"]: (each["rows"], each["batch"], each["store"]) for each in asked("list")}
+    assert listed == {name: (2 if name == "totals" else 0, 0, address) for name in ("totals", "pairs", "bag", "facts")}
+    assert asked("show", "totals")[1] == {"user": "bob", "n": 2, "total": None}
+    sql = "SELECT sum(n) AS n, max(committed_at) AS at, sum(total::numeric) AS total FROM totals, millstream_ledger"
+    (answer,) = asked("query", "totals", sql)
+    assert (int(answer["n"]), float(answer["total"]), answer["at"][:2]) == (3, 2.5, "20")
+    assert execute(["views", "show", "nowhere", "--views", address]) == 1
+    assert "nowhere" in capsys.readouterr().err
+
+
 # what is refused
 
 
@@ -427,13 +451,17 @@ import os, sys
 from millstream.sink import open_sink
 with open_sink(sys.argv[1]) as sink:
     sink.claim("p")
+    session = lambda: sink._server.run(lambda db: db.info.backend_pid)
+    ours = session()
     child = os.fork()
     if child == 0:
         sink.renew()
+        other = session()
         sink.close()
-        os._exit(0)
+        os._exit(int(other == ours))
     assert os.waitpid(child, 0)[1] == 0
     sink.renew()
+    assert session() == ours
 """
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import threading
 import uuid
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -29,7 +30,6 @@ COMMIT = b"Q\0\0\0\x0bCOMMIT\0"
 """The message, as it is on the wire."""
 RUN = """
 import sys
-from contextlib import suppress
 from datetime import timedelta
 from millstream.sink import open_sink, postgres_server
 from tests.sink.test_faults import go_on_in
@@ -50,6 +50,16 @@ def sink_at(address: str, **options: Any) -> PostgresSink:
     return PostgresSink(parsed, **options)
 
 
+@contextmanager
+def started(code: str, *arguments: object, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that does not outlive the block, even if it was stopped."""
+    with start(code, *arguments, **options) as child:
+        try:
+            yield child
+        finally:
+            child.kill()
+
+
 # kill -9, and processes that are stopped
 
 
@@ -66,7 +76,7 @@ def test_a_kill_leaves_all_of_a_batch_or_none_and_a_restart_goes_on_at_once(
 
 @pytest.mark.parametrize("point", ["sink.before_write", "sink.in_transaction", "sink.before_commit"])
 def test_a_zombie_that_wakes_up_writes_nothing_and_does_not_hold_its_locks_for_ever(address: str, point: str) -> None:
-    with start(RUN, address, 10, failpoint=f"{point}:stop@4") as zombie:
+    with started(RUN, address, 10, failpoint=f"{point}:stop@4") as zombie:
         assert os.WIFSTOPPED(os.waitpid(zombie.pid, os.WUNTRACED)[1])
         with open_sink(address) as sink, open_store(address) as store:
             done = 1 if point == "sink.in_transaction" else 3
@@ -88,7 +98,7 @@ def test_a_zombie_that_wakes_up_writes_nothing_and_does_not_hold_its_locks_for_e
 def test_a_lease_goes_by_the_clock_of_the_server_and_runs_out(address: str) -> None:
     code = "import sys, time\nfrom millstream.sink import open_sink\n"
     code += "sink = open_sink(sys.argv[1])\nsink._ttl /= 10\nsink.claim('shop')\nprint('claimed', flush=True)\ntime.sleep(300)"
-    with start(code, address) as holder:
+    with started(code, address) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"claimed\n"
         os.kill(holder.pid, signal.SIGSTOP)
@@ -103,8 +113,6 @@ def test_a_lease_goes_by_the_clock_of_the_server_and_runs_out(address: str) -> N
                     return False
 
             until(claimed)
-        holder.kill()
-        holder.communicate(timeout=30)
 
 
 def test_after_kill_9_the_pipeline_can_be_claimed_at_once(address: str) -> None:

@@ -16,8 +16,9 @@ import polars as pl
 
 from millstream.sink import lease
 from millstream.sink.contract import COUNTED, COUNTS, REJECTS, Batch, Entry, Offsets
+from millstream.sink.file import quote
 from millstream.sink.ledger import ADMITTED, LETTERS, SUMMED, is_there
-from millstream.sink.postgres_server import Pg, literal, quote
+from millstream.sink.postgres_server import Pg, literal
 from millstream.sink.postgres_tables import copy_in, copy_out
 from millstream.sink.postgres_values import FIRST_TIME, encode, selected, sql_type, to_csv
 from millstream.sink.values import comparable, time_text

@@ -16,7 +16,8 @@ from millstream.sink import postgres_ledger as ledger
 from millstream.sink import postgres_tables as tables
 from millstream.sink.contract import Rows, Store, ViewInfo
 from millstream.sink.definition import COUNT, find, key_columns
-from millstream.sink.postgres_server import Pg, Server, first_line, literal, quote
+from millstream.sink.file import quote
+from millstream.sink.postgres_server import Pg, Server, first_line, literal
 from millstream.sink.postgres_values import encode, selected, sql_type
 
 _PATIENCE = timedelta(seconds=5)

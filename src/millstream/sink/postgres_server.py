@@ -16,6 +16,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from millstream.address import PostgresAddress
 from millstream.errors import ConfigError, MachineError, MillstreamError, ViewError, ViewStoreUnavailable
+from millstream.sink.file import quote
 
 try:
     import psycopg
@@ -41,6 +42,8 @@ _CONNECTION = {
     "connect_timeout": "10", "application_name": "millstream", "tcp_user_timeout": "30000",
     "keepalives_idle": "10", "keepalives_interval": "5", "keepalives_count": "3",
 }  # fmt: skip
+_AWAY = ("08", "28", "3D", "53", "57")
+"""Classes of errors that are about reaching the server, not about what was asked."""
 _LOST = (
     pg.AdminShutdown, pg.CrashShutdown, pg.CannotConnectNow, pg.IdleInTransactionSessionTimeout, pg.ConnectionException,
     pg.SerializationFailure, pg.DeadlockDetected,
@@ -183,7 +186,10 @@ class Server:
             db.close()
             raise
         with self._lock:
-            self._idle.append(db)
+            if not self._closed:
+                self._idle.append(db)
+                return
+        db.close()
 
     def _connect(self) -> Pg:
         settings = {**_CONNECTION, **self.address.resolved()}
@@ -243,13 +249,7 @@ class Server:
                     f"{where}: {why}; nothing was written",
                     hint="keys of up to some 2,700 bytes can be kept in an index",
                 )
-            case psycopg.OperationalError() if error.sqlstate is None or error.sqlstate[:2] in (
-                "08",
-                "28",
-                "3D",
-                "53",
-                "57",
-            ):
+            case psycopg.OperationalError() if (error.sqlstate or "08")[:2] in _AWAY:
                 return ViewStoreUnavailable(
                     f"{where}: {why}",
                     hint="check the address, the password and whether the server runs, then run again",
@@ -258,13 +258,6 @@ class Server:
                 return ConfigError(f"{where}: {why}", hint="behind the '?' stand schema and options of libpq")
             case _:
                 return ViewError(f"{where}: {why}; nothing was written")
-
-
-def quote(name: str) -> str:
-    """An identifier as SQL, whatever it holds."""
-    if "\0" in name:
-        raise ViewError(f"a name must not hold a NUL: {name!r}")
-    return '"' + name.replace('"', '""') + '"'
 
 
 def literal(text: str) -> str:

@@ -21,8 +21,9 @@ import pyarrow as pa
 from millstream.errors import PipelineError, ViewError
 from millstream.sink.contract import ORIGIN, WEIGHT, Target
 from millstream.sink.definition import COUNT, ROW, check_target, plain_schema, taken_back, weighted
+from millstream.sink.file import quote
 from millstream.sink.net import describe, net_by_key, net_by_row
-from millstream.sink.postgres_server import Pg, quote
+from millstream.sink.postgres_server import Pg
 from millstream.sink.postgres_values import encode, from_csv, selected, sql_type, to_csv
 
 LONGEST = 63

@@ -16,7 +16,7 @@ import pyarrow.csv
 import pyarrow.types as t
 
 from millstream.errors import PipelineError, ViewError
-from millstream.sink.postgres_server import quote
+from millstream.sink.file import quote
 from millstream.sink.values import comparable, date_text, nested_array, time_text
 
 _YEAR_1, _YEAR_10000 = -62_135_596_800_000_000, 253_402_300_800_000_000
@@ -88,7 +88,7 @@ def from_csv(data: bytes, schema: Any) -> Any:
         return schema.empty_table()
     texts = pa.csv.read_csv(
         io.BytesIO(data),
-        pa.csv.ReadOptions(column_names=[str(i) for i in range(len(schema))], block_size=len(data) + 1),
+        pa.csv.ReadOptions(column_names=[str(i) for i in range(len(schema))], block_size=min(len(data) + 1, 1 << 30)),
         pa.csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False),
         pa.csv.ConvertOptions(
             column_types={str(i): pa.string() for i in range(len(schema))},
