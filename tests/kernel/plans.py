@@ -58,10 +58,13 @@ class Unfit(Exception):
 
 
 class Author:
-    """Makes plans over some sources; names of columns are never used twice."""
+    """Makes plans over some sources; names of columns are never used twice.
 
-    def __init__(self, chance: Random, sources: dict[str, Source]) -> None:
-        self.chance = chance
+    With ``few`` groups are mostly told by columns of few values, so that they have several rows, which come and go.
+    """
+
+    def __init__(self, chance: Random, sources: dict[str, Source], few: bool = False) -> None:
+        self.chance, self.few = chance, few
         self.sources = {
             name: Plan(Relation(source), shop.kinds(name), means.source(name)) for name, source in sources.items()
         }
@@ -103,6 +106,13 @@ class Author:
     def one(self, found: Sequence[str]) -> str:
         """One of these columns."""
         return self.some(found, 1, 1)[0]
+
+    def keys(self, plan: Plan, most: int = 2, least: int = 0) -> list[str]:
+        """Some columns to tell groups by."""
+        if not self.few:
+            return self.some(plan.of(*PLAIN), most, least)
+        few = plan.of("int", "text")
+        return self.some(few if len(few) >= least and self.chance.random() < 0.8 else plan.of(*PLAIN), most, least)
 
     def condition(self, plan: Plan) -> tuple[str, Callable[[Row], bool]]:
         """A condition, and what it means."""
@@ -207,7 +217,7 @@ def _measures(
 
 
 def _aggregate(author: Author, plan: Plan, window: str = "") -> Plan:
-    keys = author.some(plan.of(*PLAIN))
+    keys = author.keys(plan)
     written, meant, kinds = _measures(author, plan)
     made, meaning = _window(author, plan, window) if window else (None, None)
     relation = plan.relation.group_by(*keys, *([made] if made else [])).agg(**written)
@@ -255,13 +265,13 @@ def _order(author: Author, plan: Plan, time: str | None = None) -> tuple[str, tu
 
 
 def _top(author: Author, plan: Plan) -> Plan:
-    size, per = author.chance.randint(1, 3), author.some(plan.of(*PLAIN))
+    size, per = author.chance.randint(1, 3), author.keys(plan, 1 if author.few else 2)
     written, order = _order(author, plan)
     return Plan(plan.relation.top(size, written, per), plan.kinds, means.top(plan.meaning, size, order, per))
 
 
 def _over(author: Author, plan: Plan) -> Plan:
-    per = author.some(plan.of(*PLAIN), 1)
+    per = author.keys(plan, 1)
     by_time = plan.time if author.chance.random() < 0.6 else None
     written, order = _order(author, plan, by_time)
     frame = _frame(author, plan, order)
@@ -304,7 +314,7 @@ def _frame(author: Author, plan: Plan, order: tuple[Order, ...]) -> Frame | None
 def _deduplicate(author: Author, plan: Plan) -> Plan:
     if plan.time is None:
         raise Unfit
-    ids, within = author.some(plan.of(*PLAIN), 2, 1), author.chance.choice((None, 8, 15))
+    ids, within = author.keys(plan, 2, 1), author.chance.choice((None, 8, 15))
     return Plan(
         plan.relation.deduplicate(ids, within and timedelta(seconds=within)),
         plan.kinds,
@@ -321,7 +331,7 @@ def _explode(author: Author, plan: Plan) -> Plan:
 
 
 def _map_groups(author: Author, plan: Plan) -> Plan:
-    keys, of = author.some(plan.of(*PLAIN)), author.one(plan.of("int"))
+    keys, of = author.keys(plan), author.one(plan.of("int"))
     counted, least = author.name(), author.name()
     function = author.chance.choice((shop.sizes, shop.numbers))
 
@@ -392,7 +402,8 @@ def _join(author: Author, plan: Plan, other: Plan, hows: str) -> tuple[Plan, mea
     pairs = {author.one(plan.of(kind)): author.one(other.of(kind)) for kind in kinds}
     merged = [one for one, two in pairs.items() if one == two and author.chance.random() < 0.7]
     other, names = _renamed(author, other, merged)
-    on = tuple((one, names[two]) for one, two in pairs.items())
+    # A column that is one of both is no column of the other side any more.
+    on = tuple((one, names[two]) for one, two in pairs.items() if one in merged or two not in merged)
     joining = means.Joining(tuple(plan.kinds), tuple(other.kinds), on, author.chance.choice(hows.split()))
     return other, joining, [one if one in merged else f"{one} = {two}" for one, two in on]
 
