@@ -28,7 +28,7 @@ from millstream.log import open_log
 from millstream.pipeline import Pipeline
 from millstream.plan.chain import Chain, ViewPlan, build_chain
 from millstream.plan.schema import parse_duration
-from millstream.runtime.checkpoint import identity_of, open_checkpoint
+from millstream.runtime.checkpoint import folder_of, identity_of, open_checkpoint
 from millstream.runtime.delivery import Delivered, Delivery, Position, finished_schema, to_time
 from millstream.runtime.failure import explain
 from millstream.runtime.heartbeat import Heartbeats, finished_offsets
@@ -165,10 +165,10 @@ class _Run:
 
     def run(self, given: SparkSession | None) -> Progress:
         with ExitStack() as stack:
+            folder = folder_of(self.pipeline)
             self.log = stack.enter_context(open_log(self.pipeline.log, create=False, kafka=self.pipeline.kafka))
             bounds = {feed.source.topic: self.log.bounds(feed.source.topic) for feed in self.chain.feeds}
             sinks = self._claim(stack)
-            folder = Path(self.pipeline.checkpoint).absolute()
             if self.options.rebuild:
                 for sink, _ in sinks.values():
                     sink.forget(self.pipeline.name)
