@@ -23,7 +23,7 @@ demo: setup ## run the main job on the embedded log
 
 test: setup ## install what the tests need, then run them
 	@$(BIN)/python tools/servers.py
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
 
 check: lint types test ## what CI runs
 

@@ -1,4 +1,4 @@
-"""What tests share: one Kafka broker, one PostgreSQL server and one Spark session per run, started when first asked for."""
+"""What tests share: one Kafka broker and one PostgreSQL server per process, one Spark session per run, started when first asked for."""
 
 from __future__ import annotations
 
@@ -13,6 +13,13 @@ from millstream.spark.session import spark_session, stop_session
 from millstream.testing import KafkaBroker, PostgresServer
 
 pytest_plugins = ["millstream.testing.plugin"]  # also where the package that is installed is not this one
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With several processes (``-n``), let one of them have all tests that use the session: a second JVM would cost more."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("spark"))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -222,3 +222,11 @@ def test_the_command_runs_a_batch_into_a_folder(tmp_path: Path, capsys: pytest.C
     rejected = sum(row["late"] + row["malformed"] for row in counts)
     assert rejected == pq.read_table(out / "millstream_dead_letters.parquet").num_rows > 0
     assert not (tmp_path / "views.db").exists()
+
+
+def test_a_checkpoint_must_be_a_folder(tmp_path: Path) -> None:
+    shop = load(write_shop(tmp_path))
+    shop.checkpoint = "hdfs://namenode/shop"
+    for runs in (run, run_batch):
+        with pytest.raises(ConfigError, match="expected a folder"):
+            runs(shop)

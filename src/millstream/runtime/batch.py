@@ -28,7 +28,7 @@ from millstream.log import Log, open_log
 from millstream.log.contract import start_offsets
 from millstream.pipeline import Pipeline
 from millstream.plan.chain import Chain
-from millstream.runtime.checkpoint import BATCH, identity_of
+from millstream.runtime.checkpoint import BATCH, folder_of, identity_of
 from millstream.runtime.delivery import Position, chunks_of, counts_table, finish, rejects_table
 from millstream.runtime.failure import explain
 from millstream.runtime.files import check_folder, write_files
@@ -101,7 +101,7 @@ def run_batch(
         first, last = range_of(log, chain, start, until)
         sinks = {} if out is not None else _claim(stack, pipeline, chain, own=to is None)
         session = session_for(pipeline, chain, spark)
-        computed = compute(session, pipeline, chain, first, last, close=close, shortened=True)
+        computed = compute(session, pipeline, first, last, close=close, shortened=True)
         views = {name: _rows(computed.targets[name], changes) for name, changes in computed.changes.items()}
         position = Position(first, {})
         position.advance(computed.arrived)
@@ -125,7 +125,6 @@ def run_batch(
 def compute(
     spark: SparkSession,
     pipeline: Pipeline,
-    chain: Chain,
     start: Offsets,
     end: Offsets,
     *,
@@ -133,6 +132,8 @@ def compute(
     shortened: bool = False,
 ) -> Computed:
     """Compute all views over a range; ``shortened`` decodes records where they are read, if that can be done."""
+    tasks = spark.sparkContext.defaultParallelism
+    chain = chain_of(pipeline, tasks)
     targets = targets_of(spark, pipeline, chain)
     counts = {feed.number: len(end[feed.source.topic]) for feed in chain.feeds}
     decoder = shortcut.decoder_for(spark, Host(chain, counts)) if shortened else None
@@ -140,7 +141,7 @@ def compute(
     if close and any(feed.source.time for feed in chain.feeds):
         records = records.unionByName(_ends(spark, chain, end), allowMissingColumns=True)
     try:
-        with our_settings(spark, spark.sparkContext.defaultParallelism):
+        with our_settings(spark, tasks):
             arrived = unpack(chain, chunks_of(lower(records, chain, counts, pipeline.name)))
     except PySparkException as error:
         raise explain(error, spark, pipeline, chain, Position(start, start)) from error
@@ -182,7 +183,7 @@ def range_of(log: Log, chain: Chain, start: Bound, until: Bound) -> tuple[Offset
 def _claim(stack: ExitStack, pipeline: Pipeline, chain: Chain, *, own: bool) -> dict[str, tuple[Sink, int]]:
     """Become the writer of every target, unless a stream keeps views there; ``own`` are the pipeline's own targets."""
     hint = "name another store (--to) or a folder (--out), or remove views and checkpoint first"
-    if own and identity_of(Path(pipeline.checkpoint)).exists():
+    if own and identity_of(folder_of(pipeline)).exists():
         raise PipelineError(
             f"pipeline {pipeline.name} runs as a stream: its checkpoint is {pipeline.checkpoint}", hint=hint
         )

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from millstream.errors import CheckpointMismatch
+from millstream.errors import CheckpointMismatch, ConfigError
 from millstream.pipeline import Pipeline
 from millstream.plan.chain import Chain
 from millstream.plan.layout import difference, layout
@@ -99,6 +99,16 @@ def open_checkpoint(
     if last is None and _committed(folder):
         raise CheckpointMismatch(f"pipeline {pipeline.name}: {folder} is there, but its views are gone", hint=rebuild)
     return found
+
+
+def folder_of(pipeline: Pipeline) -> Path:
+    """The folder of a pipeline's checkpoint, on this machine or shared by several."""
+    if "://" in pipeline.checkpoint:
+        raise ConfigError(
+            f"pipeline {pipeline.name}: found the checkpoint {pipeline.checkpoint}, expected a folder",
+            hint="on a cluster, name one that all machines share, such as NFS",
+        )
+    return Path(pipeline.checkpoint).absolute()
 
 
 def identity_of(folder: Path) -> Path:

@@ -30,7 +30,7 @@ from millstream.outlet import Outlet, open_outlet
 from millstream.pipeline import Pipeline
 from millstream.plan.chain import Chain, ViewPlan, build_chain
 from millstream.plan.schema import parse_duration
-from millstream.runtime.checkpoint import identity_of, open_checkpoint
+from millstream.runtime.checkpoint import folder_of, identity_of, open_checkpoint
 from millstream.runtime.delivery import Delivered, Delivery, Position, finished_schema, to_time
 from millstream.runtime.failure import explain
 from millstream.runtime.heartbeat import Heartbeats, finished_offsets
@@ -172,11 +172,11 @@ class _Run:
 
     def run(self, given: SparkSession | None) -> Progress:
         with ExitStack() as stack:
+            folder = folder_of(self.pipeline)
             self.log = stack.enter_context(open_log(self.pipeline.log, create=False, kafka=self.pipeline.kafka))
             bounds = {feed.source.topic: self.log.bounds(feed.source.topic) for feed in self.chain.feeds}
             check_history(self.pipeline.views, self.log)
             sinks = self._claim(stack)
-            folder = Path(self.pipeline.checkpoint).absolute()
             outlets = self._open_outlets(stack)
             epoch = epoch_after(next(iter(sinks.values()))[1], list(outlets.values()))
             if self.options.rebuild:

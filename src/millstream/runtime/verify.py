@@ -83,7 +83,7 @@ def verify(pipeline: Pipeline, *, spark: SparkSession | None = None) -> Verified
                     )
     spark = session_for(pipeline, chain, spark)
     closed = bool(entry.state.get("closed", False))
-    computed = compute(spark, pipeline, chain, position.start, position.offsets, close=closed)
+    computed = compute(spark, pipeline, position.start, position.offsets, close=closed)
     counts = computed.arrived.counts
     differences = [compare(name, made, stored[name]) for name, made in computed.changes.items()]
     differences.append(_compare_counts(admission, counts))
