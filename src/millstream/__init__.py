@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from millstream.plan.window import hopping, rows, session, sliding, span, tumbling
     from millstream.runtime.batch import Batched, run_batch
     from millstream.runtime.run import Progress, run
+    from millstream.runtime.travel import as_of
     from millstream.runtime.verify import Verified, verify
     from millstream.spark.read import read_batch, read_stream
     from millstream.spark.session import spark_session
@@ -58,6 +59,7 @@ __all__ = [
     "Verified",
     "View",
     "__version__",
+    "as_of",
     "committed_files",
     "hopping",
     "lag",
@@ -87,6 +89,7 @@ _LATER = {
     "Relation": "millstream.plan.relation",
     "Verified": "millstream.runtime.verify",
     "View": "millstream.view",
+    "as_of": "millstream.runtime.travel",
     "committed_files": "millstream.outlet.files",
     "hopping": "millstream.plan.window",
     "load_pipeline": "millstream.load",

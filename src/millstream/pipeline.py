@@ -321,6 +321,11 @@ class Pipeline:
         }
         return fingerprint(content)
 
+    def view_fingerprint(self, name: str) -> str:
+        """The same of one view by itself."""
+        view = self.views[name]
+        return fingerprint([self.buckets, view.name, view.emit, view.key, view.node])
+
     def __repr__(self) -> str:
         return f"<Pipeline {self.name}: {', '.join(self.views) or 'no views'}>"
 

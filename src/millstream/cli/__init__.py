@@ -26,6 +26,7 @@ COMMANDS = {
     "groups": "groups",
     "init": "init",
     "lag": "lag",
+    "plan": "plan",
     "produce": "produce",
     "run": "run",
     "topics": "topics",

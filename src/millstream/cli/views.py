@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from millstream.cli.output import json_option, opened_pipeline, show
+from millstream.cli.output import json_option, opened_pipeline, parse_time, quiet_spark, show, stderr
 from millstream.errors import UnknownView, ViewStoreUnavailable
 from millstream.sink import open_store
 
@@ -60,18 +60,29 @@ def list_views(where: str | None, as_json: bool) -> None:
 @command.command("show")
 @click.argument("view")
 @click.option("--max", "limit", type=click.IntRange(1), default=100, show_default=True, help="At most so many rows.")
+@click.option(
+    "--as-of",
+    "at",
+    metavar="BATCH|TIME",
+    help="As it was after that batch or at that time, computed anew from the log; --views names the pipeline's FILE.py.",
+)
 @views_option
 @json_option
-def show_view(view: str, limit: int, where: str | None, as_json: bool) -> None:
+def show_view(view: str, limit: int, at: str | None, where: str | None, as_json: bool) -> None:
     """Show the rows of a view, in the order of its key.
 
     \b
     Examples:
       millstream views show per_minute
       millstream views show per_minute --json --max 1000
+      millstream views show per_minute --views shop.py --as-of 2026-01-31T12:00:00Z
     """
-    with open_store(_holding(view, where)) as store:
-        table = store.table(view).slice(0, limit)
+    if at is not None:
+        table = _as_of(view, at, where)
+    else:
+        with open_store(_holding(view, where)) as store:
+            table = store.table(view)
+    table = table.slice(0, limit)
     show(table.to_pylist(), {name: name for name in table.column_names}, as_json=as_json, empty=f"{view} is empty")
 
 
@@ -94,6 +105,21 @@ def query(view: str, sql: str, where: str | None, as_json: bool) -> None:
         names, rows = store.query(sql)
     found = [dict(zip(names, row, strict=True)) for row in rows]
     show(found, {name: name for name in names}, as_json=as_json, empty="no rows")
+
+
+def _as_of(view: str, at: str, where: str | None) -> Any:
+    if where is None or not where.partition(":")[0].endswith(".py"):
+        raise click.UsageError("--as-of computes the view from the log: name its definition with --views FILE.py")
+    from millstream.runtime.travel import as_of
+    from millstream.spark.session import stop_session
+
+    pipeline = opened_pipeline(where, None)
+    with quiet_spark(pipeline):
+        try:
+            with stderr().status(f"computing {view} as of {at} from the log"):
+                return as_of(pipeline, view, int(at) if at.isdigit() else parse_time(at))
+        finally:
+            stop_session()
 
 
 def _stores(where: str | None) -> Iterator[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from millstream.plan.describe import does, title
 from millstream.plan.fingerprint import canonical, fingerprint
 from millstream.plan.parts import Chain, Operator
 from millstream.plan.words import Words
@@ -30,6 +31,23 @@ def difference(there: Mapping[str, str], here: Mapping[str, str]) -> str:
         if one != other:
             return f"under number {number} there is {one}, and this definition has {other}"
     return ""
+
+
+def kernels(chain: Chain) -> dict[str, str]:
+    """What each kernel computes, by a fingerprint that does not depend on where in the chain it is: what has state, in words."""
+    words, prints = Words(chain), {feed.number: fingerprint(["feed", feed.source]) for feed in chain.feeds}
+    found = {}
+    for operator in sorted(chain.operators, key=lambda each: (each.stage, each.number)):
+        spec = canonical(operator.spec)
+        spec.pop("function", None)
+        made = [
+            [prints.get(maker.number, ""), port.side, sorted((name, words.left(maker, port, here)) for name, here in port.columns),
+             words.kept(maker, port.keep) if port.keep else ""]
+            for maker, port in words.ports_to(operator.number)
+        ]  # fmt: skip
+        prints[operator.number] = fingerprint([spec, operator.hold, made])
+        found[prints[operator.number]] = f"{title(operator.spec)}: {does(operator.spec, words.say(operator))}"
+    return found
 
 
 def _kernel(operator: Operator, words: Words) -> str:

@@ -102,7 +102,7 @@ def run_batch(
         sinks = {} if out is not None else _claim(stack, pipeline, chain, own=to is None)
         session = session_for(pipeline, chain, spark)
         computed = compute(session, pipeline, first, last, close=close, shortened=True)
-        views = {name: _rows(computed.targets[name], changes) for name, changes in computed.changes.items()}
+        views = {name: rows_made(computed.targets[name], changes) for name, changes in computed.changes.items()}
         position = Position(first, {})
         position.advance(computed.arrived)
         rejects, counts = rejects_table(computed.arrived), counts_table(computed.arrived)
@@ -214,7 +214,7 @@ def _ends(spark: SparkSession, chain: Chain, end: Offsets) -> DataFrame:
     return spark.createDataFrame(rows, RECORDS)
 
 
-def _rows(target: Target, changes: pa.Table) -> pa.Table:
+def rows_made(target: Target, changes: pa.Table) -> pa.Table:
     """The rows that changes from nothing make; a row of several is there several times."""
     frame = pl.DataFrame(pl.from_arrow(changes))
     if target.identity:

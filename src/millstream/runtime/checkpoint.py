@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -16,7 +16,7 @@ import msgspec
 from millstream.errors import CheckpointMismatch, ConfigError
 from millstream.pipeline import Pipeline
 from millstream.plan.chain import Chain
-from millstream.plan.layout import difference, layout
+from millstream.plan.layout import difference, kernels, layout
 from millstream.sink import Entry
 
 FORMAT = 2
@@ -40,6 +40,9 @@ class Checkpoint(msgspec.Struct, frozen=True):
     format: int = FORMAT
     epoch: int = 0
     """Above that of every earlier checkpoint of the pipeline: what is sent to sinks is numbered by it and the batch."""
+    views: dict[str, str] = {}
+    """The fingerprint of each view by itself, for :mod:`millstream.runtime.change`; and of each kernel, with what it does."""
+    kernels: dict[str, str] = {}
 
 
 def open_checkpoint(
@@ -57,7 +60,8 @@ def open_checkpoint(
     """
     path = identity_of(folder)
     rebuild = f"`millstream run --rebuild` computes the views anew from the log, or restore {folder} from a backup"
-    if not path.exists():
+    found = read_checkpoint(folder)
+    if found is None:
         if last is not None and last.checkpoint.startswith(BATCH):
             raise CheckpointMismatch(
                 f"pipeline {pipeline.name}: its views were made by a batch, which leaves no state to go on from",
@@ -73,19 +77,11 @@ def open_checkpoint(
                 f"{folder} holds something else than a checkpoint of Millstream", hint="name another with checkpoint="
             )
         return _make(path, pipeline, chain, bounds, tasks, epoch)
-    try:
-        found = msgspec.json.decode(path.read_bytes(), type=Checkpoint)
-    except msgspec.DecodeError as error:
-        raise CheckpointMismatch(f"{path}: cannot be read: {error}", hint=rebuild) from error
-    if found.format > FORMAT:
-        raise CheckpointMismatch(
-            f"{path}: format {found.format}, this version reads {FORMAT}", hint="upgrade millstream"
-        )
     if found.pipeline != pipeline.name or found.fingerprint != pipeline.fingerprint():
         what = f"of pipeline {found.pipeline}" if found.pipeline != pipeline.name else "of another definition"
         raise CheckpointMismatch(
             f"pipeline {pipeline.name}: {folder} is {what}; its state does not fit",
-            hint="`millstream run --rebuild` computes the views anew, or undo the change of the definition",
+            hint="`millstream plan` says what would change, `millstream run --rebuild` computes the views anew",
         )
     if other := difference(found.layout, layout(chain)):
         raise CheckpointMismatch(
@@ -98,6 +94,48 @@ def open_checkpoint(
         )
     if last is None and _committed(folder):
         raise CheckpointMismatch(f"pipeline {pipeline.name}: {folder} is there, but its views are gone", hint=rebuild)
+    return found
+
+
+def newest_entry(pipeline: str, lasts: Mapping[str, Entry | None]) -> Entry | None:
+    """The newest entry of the ledgers of all stores, by their addresses; refuses stores that are not of one run.
+
+    A process that is killed between two commits leaves one store a batch ahead, never more.
+    """
+    places = {address: (last.checkpoint, last.batch) if last else None for address, last in lasts.items()}
+    there = [place for place in places.values() if place is not None]
+    missing = 0 < len(there) < len(places) and max(batch for _, batch in there) > 0
+    if missing or len({checkpoint for checkpoint, _ in there}) > 1 or _spread([batch for _, batch in there]) > 1:
+        said = ", ".join(
+            f"{address} at {f'batch {place[1]}' if place else 'nothing'}" for address, place in places.items()
+        )
+        raise CheckpointMismatch(
+            f"pipeline {pipeline}: its stores do not belong together: {said}",
+            hint="`millstream run --rebuild` computes the views anew from the log, or restore the store that is behind",
+        )
+    found = [last for last in lasts.values() if last is not None]
+    return max(found, key=lambda last: last.batch, default=None)
+
+
+def _spread(numbers: Sequence[int]) -> int:
+    return max(numbers) - min(numbers) if numbers else 0
+
+
+def read_checkpoint(folder: Path) -> Checkpoint | None:
+    """The identity that a folder holds, or None."""
+    path = identity_of(folder)
+    if not path.exists():
+        return None
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=Checkpoint)
+    except msgspec.DecodeError as error:
+        raise CheckpointMismatch(
+            f"{path}: cannot be read: {error}", hint=f"restore {folder} from a backup, or `millstream run --rebuild`"
+        ) from error
+    if found.format > FORMAT:
+        raise CheckpointMismatch(
+            f"{path}: format {found.format}, this version reads {FORMAT}", hint="upgrade millstream"
+        )
     return found
 
 
@@ -125,7 +163,17 @@ def _make(
     path: Path, pipeline: Pipeline, chain: Chain, bounds: Mapping[str, Mapping[int, int]], tasks: int, epoch: int
 ) -> Checkpoint:
     start = {topic: dict(found) for topic, found in bounds.items()}
-    made = Checkpoint(uuid.uuid4().hex, pipeline.name, pipeline.fingerprint(), start, tasks, layout(chain), epoch=epoch)
+    made = Checkpoint(
+        uuid.uuid4().hex,
+        pipeline.name,
+        pipeline.fingerprint(),
+        start,
+        tasks,
+        layout(chain),
+        epoch=epoch,
+        views={name: pipeline.view_fingerprint(name) for name in pipeline.views},
+        kernels=kernels(chain),
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_suffix(".new")
     with fresh.open("wb") as file:

@@ -30,7 +30,7 @@ from millstream.outlet import Outlet, open_outlet
 from millstream.pipeline import Pipeline
 from millstream.plan.chain import Chain, ViewPlan, build_chain
 from millstream.plan.schema import parse_duration
-from millstream.runtime.checkpoint import folder_of, identity_of, open_checkpoint
+from millstream.runtime.checkpoint import folder_of, identity_of, newest_entry, open_checkpoint
 from millstream.runtime.delivery import Delivered, Delivery, Position, finished_schema, to_time
 from millstream.runtime.failure import explain
 from millstream.runtime.heartbeat import Heartbeats, finished_offsets
@@ -185,7 +185,8 @@ class _Run:
                     sink.forget(self.pipeline.name)
                 shutil.rmtree(folder, ignore_errors=True)
             starts = {topic: {p: bound.start for p, bound in found.items()} for topic, found in bounds.items()}
-            last = next(iter(sinks.values()))[0].last(self.pipeline.name)
+            lasts = {address: sink.last(self.pipeline.name) for address, (sink, _) in sinks.items()}
+            last = newest_entry(self.pipeline.name, lasts)
             self.spark = spark = session_for(self.pipeline, self.chain, given)
             if given is None:
                 warm_up(spark, self.pipeline.log, bounds)

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from millstream.errors import CheckpointMismatch, OffsetOutOfRange, PipelineError
 from millstream.kernel.chunk import WEIGHT
-from millstream.log import open_log
+from millstream.log import Log, open_log
 from millstream.pipeline import Pipeline
 from millstream.plan.chain import Chain
 from millstream.runtime.batch import compute
@@ -70,17 +70,8 @@ def verify(pipeline: Pipeline, *, spark: SparkSession | None = None) -> Verified
     chain = chain_of(pipeline)
     with open_log(pipeline.log, create=False, kafka=pipeline.kafka) as log:
         entry, stored, admission = _snapshot(pipeline, chain)
-        position = Position.restore(_start(entry), entry.offsets, entry.state)
-        for topic, found in position.start.items():
-            bounds = log.bounds(topic)
-            for partition, offset in found.items():
-                if offset < bounds[partition].start:
-                    raise OffsetOutOfRange(
-                        f"topic {topic} partition {partition}: offsets {offset} to {bounds[partition].start - 1} are gone;"
-                        f" the views of {pipeline.name} were made from them",
-                        missing=(offset, bounds[partition].start),
-                        hint="views older than the log cannot be verified; lengthen the topic's retention",
-                    )
+        position = Position.restore(start_of(entry), entry.offsets, entry.state)
+        check_there(log, pipeline.name, position.start)
     spark = session_for(pipeline, chain, spark)
     closed = bool(entry.state.get("closed", False))
     computed = compute(spark, pipeline, position.start, position.offsets, close=closed)
@@ -90,17 +81,37 @@ def verify(pipeline: Pipeline, *, spark: SparkSession | None = None) -> Verified
     return Verified(pipeline.name, entry.batch, sum(count.records for count in counts), tuple(differences))
 
 
-def _last(pipeline: Pipeline, address: str) -> Entry:
+def check_there(log: Log, pipeline: str, start: Mapping[str, Mapping[int, int]]) -> None:
+    """Refuse to compute anew what the log no longer has all the records of."""
+    for topic, found in start.items():
+        bounds = log.bounds(topic)
+        for partition, offset in found.items():
+            if offset < bounds[partition].start:
+                raise OffsetOutOfRange(
+                    f"topic {topic} partition {partition}: offsets {offset} to {bounds[partition].start - 1} are gone;"
+                    f" the views of {pipeline} were made from them",
+                    missing=(offset, bounds[partition].start),
+                    hint="views older than the log cannot be computed anew; lengthen the topic's retention",
+                )
+
+
+def entries_of(pipeline: Pipeline, address: str, limit: int = 1000) -> list[Entry]:
+    """The newest entries of a ledger, newest first, at least one."""
     with open_store(address):  # says what to do if there is none; opening a sink would make one
         pass
     with open_sink(address) as sink:
-        entry = sink.last(pipeline.name)
-    if entry is None:
+        entries = sink.entries(pipeline.name, limit)
+    if not entries:
         raise PipelineError(f"pipeline {pipeline.name} has not run yet", hint="`millstream run FILE.py --once`")
-    return entry
+    return entries
 
 
-def _start(entry: Entry) -> dict[str, dict[int, int]]:
+def _last(pipeline: Pipeline, address: str) -> Entry:
+    return entries_of(pipeline, address, 1)[0]
+
+
+def start_of(entry: Entry) -> dict[str, dict[int, int]]:
+    """Where the pipeline began, as the ledger has it."""
     start: Mapping[str, Mapping[str, int]] = entry.state.get("start", {})
     if not start:
         raise CheckpointMismatch("the ledger does not say where the pipeline began", hint="`millstream run --rebuild`")

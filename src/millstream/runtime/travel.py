@@ -1,0 +1,61 @@
+"""Time travel: a view as it was after an earlier batch, computed anew from the log at the offsets that the ledger has of it.
+
+Nothing is kept for it but what is there anyway: the log and the ledger. So it reaches back as far as both do, and costs what
+computing the view over that much of the log costs.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from millstream.errors import ConfigError, UnknownView
+from millstream.log import open_log
+from millstream.pipeline import Pipeline
+from millstream.runtime.batch import compute, rows_made
+from millstream.runtime.delivery import Position
+from millstream.runtime.run import chain_of, session_for
+from millstream.runtime.verify import check_there, entries_of, start_of
+from millstream.sink import Entry
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import SparkSession
+
+
+def as_of(pipeline: Pipeline, view: str, at: int | datetime, *, spark: SparkSession | None = None) -> pa.Table:
+    """All rows of a view as they were after a batch, or at a time: after the last batch that was committed by then.
+
+    Raises ConfigError if the ledger has no such batch any more, OffsetOutOfRange where the log has not all of its records.
+    """
+    if view not in pipeline.views:
+        raise UnknownView(f"no view {view} in pipeline {pipeline.name}; there are {', '.join(pipeline.views)}")
+    entry = _entry(pipeline, entries_of(pipeline, pipeline.views[view].to), at)
+    alone = copy(pipeline)
+    alone.views, alone.sinks = {view: pipeline.views[view]}, {}
+    chain = chain_of(alone)
+    topics = {feed.source.topic for feed in chain.feeds}
+    position = Position.restore(start_of(entry), entry.offsets, entry.state)
+    start, end = ({topic: found[topic] for topic in topics} for found in (position.start, position.offsets))
+    with open_log(pipeline.log, create=False, kafka=pipeline.kafka) as log:
+        check_there(log, pipeline.name, start)
+    closed = bool(entry.state.get("closed", False))
+    computed = compute(session_for(alone, chain, spark), alone, start, end, close=closed)
+    return rows_made(computed.targets[view], computed.changes[view])
+
+
+def _entry(pipeline: Pipeline, entries: Sequence[Entry], at: int | datetime) -> Entry:
+    for entry in entries:
+        if entry.batch == at if isinstance(at, int) else entry.committed_at <= at:
+            return entry
+    newest, oldest = entries[0], entries[-1]
+    wanted = f"batch {at}" if isinstance(at, int) else f"batch before {at:%Y-%m-%d %H:%M:%S}"
+    raise ConfigError(
+        f"pipeline {pipeline.name}: the ledger has no {wanted}",
+        hint=f"it has batches {oldest.batch} ({oldest.committed_at:%Y-%m-%d %H:%M:%S}) to {newest.batch}"
+        f" ({newest.committed_at:%Y-%m-%d %H:%M:%S})",
+    )
