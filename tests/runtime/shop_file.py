@@ -122,7 +122,7 @@ def living(session: int) -> set[int]:
 
 def batches(pipeline: Pipeline) -> list[tuple[int, int]]:
     """Batch and fence of every entry of the ledger, oldest first."""
-    if not Path(pipeline.to.removeprefix("sqlite:")).exists():
+    if pipeline.to.startswith("sqlite:") and not Path(pipeline.to.removeprefix("sqlite:")).exists():
         return []
     with open_sink(pipeline.to) as sink:
         return [(entry.batch, entry.fence) for entry in reversed(sink.entries(pipeline.name))]

@@ -1,4 +1,4 @@
-"""Pipelines on clusters: executors of their own, a worker that dies, workers that cannot run us."""
+"""Pipelines on clusters, from Kafka into PostgreSQL: executors of their own, a worker that dies, workers that cannot run us."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import uuid
 import venv
 from collections.abc import Iterator
 from contextlib import suppress
@@ -25,7 +26,8 @@ from millstream.pipeline import Pipeline
 from millstream.runtime.verify import verify
 from millstream.spark import java, ship
 from millstream.spark.session import _settings, is_local, is_one_process
-from millstream.testing import KafkaBroker, _free_ports
+from millstream.testing import KafkaBroker, PostgresServer
+from millstream.testing.process import free_ports
 from tests.contracts.log import name
 from tests.runtime.shop_file import Child, admission, batches, living
 
@@ -33,7 +35,7 @@ BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 TEXT = """
 from millstream import Pipeline, tumbling
 
-shop = Pipeline("shop", log="{log}", to="sqlite:{folder}/views.db", checkpoint="{folder}/check", buckets=2)
+shop = Pipeline("shop", log="{log}", to="{to}", checkpoint="{folder}/check", buckets=2)
 clicks = shop.stream("clicks", "user long, page string, at timestamp", topic="{topic}", time="at", delay="10 seconds", idle=None)
 per_minute = clicks.group_by("page", tumbling("at", "1 minute")).agg(n="count(*)")
 shop.view("per_minute", per_minute)
@@ -46,13 +48,13 @@ SMALL = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 class Shop:
     """A pipeline's file, and its topics on a broker."""
 
-    def __init__(self, folder: Path, kafka: KafkaBroker) -> None:
+    def __init__(self, folder: Path, kafka: KafkaBroker, postgres: PostgresServer) -> None:
         self.folder, self.log, self.topic = folder, kafka.url, name()
         with open_log(self.log) as log:
             log.create_topic(self.topic, 2)
         self.file = folder / "shop.py"
         text = TEXT.replace("{log}", self.log).replace("{folder}", str(folder)).replace("{topic}", self.topic)
-        self.file.write_text(text)
+        self.file.write_text(text.replace("{to}", f"{postgres.address}?schema=cluster_{uuid.uuid4().hex}"))
 
     def clicks(self, first: int, count: int) -> None:
         """Append clicks of these numbers; every eleventh is late, every fortieth nonsense."""
@@ -89,9 +91,9 @@ def run_on(shop: Shop, master: str, *options: object, variables: dict[str, str] 
 
 @pytest.mark.timeout(900)
 def test_a_local_cluster_has_executors_of_its_own_and_the_views_of_one_process(
-    kafka: KafkaBroker, tmp_path: Path, request: pytest.FixtureRequest
+    kafka: KafkaBroker, postgres: PostgresServer, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    shop = Shop(tmp_path, kafka)
+    shop = Shop(tmp_path, kafka, postgres)
     shop.clicks(0, 200)
     child = run_on(shop, "local-cluster[2,1,1024]", "--once", "--close", "--json")
     try:
@@ -121,7 +123,7 @@ class Standalone:
             "-cp",
             f"{spark / 'jars'}/*",
         ]
-        (port,) = _free_ports(1)
+        (port,) = free_ports(1)
         self.url = f"spark://127.0.0.1:{port}"
         master = self._start("master.Master", "--port", port)
         self.workers = [
@@ -169,9 +171,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
 
 @pytest.mark.timeout(600)
 def test_workers_that_cannot_run_us_are_refused_at_the_start(
-    cluster: Standalone, kafka: KafkaBroker, tmp_path: Path
+    cluster: Standalone, kafka: KafkaBroker, postgres: PostgresServer, tmp_path: Path
 ) -> None:
-    shop = Shop(tmp_path, kafka)
+    shop = Shop(tmp_path, kafka, postgres)
     bare = tmp_path / "bare"
     venv.create(bare, symlinks=True)
     stale = tmp_path / "stale" / "polars-0.0.7.dist-info"
@@ -199,9 +201,9 @@ def test_workers_that_cannot_run_us_are_refused_at_the_start(
 
 @pytest.mark.timeout(900)
 def test_a_worker_that_dies_in_the_middle_of_a_run_leaves_no_trace(
-    cluster: Standalone, kafka: KafkaBroker, tmp_path: Path, request: pytest.FixtureRequest
+    cluster: Standalone, kafka: KafkaBroker, postgres: PostgresServer, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    shop = Shop(tmp_path, kafka)
+    shop = Shop(tmp_path, kafka, postgres)
     for first in range(0, 600, 50):
         shop.clicks(first, 50)
     child = run_on(shop, cluster.url, "--once", "--close", "--rate-limit", 60, "--json")
