@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from millstream.plan.source import Clock
     from millstream.plan.window import hopping, rows, session, sliding, span, tumbling
     from millstream.runtime.batch import Batched, run_batch
+    from millstream.runtime.rebuild import rebuild, roll_back
     from millstream.runtime.run import Progress, run
     from millstream.runtime.travel import as_of
     from millstream.runtime.verify import Verified, verify
@@ -67,6 +68,8 @@ __all__ = [
     "open_log",
     "read_batch",
     "read_stream",
+    "rebuild",
+    "roll_back",
     "rows",
     "run",
     "run_batch",
@@ -95,6 +98,8 @@ _LATER = {
     "load_pipeline": "millstream.load",
     "read_batch": "millstream.spark.read",
     "read_stream": "millstream.spark.read",
+    "rebuild": "millstream.runtime.rebuild",
+    "roll_back": "millstream.runtime.rebuild",
     "rows": "millstream.plan.window",
     "run": "millstream.runtime.run",
     "run_batch": "millstream.runtime.batch",

@@ -31,6 +31,7 @@ from millstream.sink.postgres_reading import PostgresStore
 from millstream.sink.postgres_server import FORMAT
 from millstream.testing import PostgresServer
 from tests.contracts.sink import BAG, NOON, PAIRS, TOTALS, SinkContract, Writer, changes, counts, rejects, rows
+from tests.contracts.versions import VersionContract
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +71,7 @@ def store(sink: Sink, address: str) -> Iterator[Store]:
         yield opened
 
 
-class TestPostgres(SinkContract):
+class TestPostgres(SinkContract, VersionContract):
     """Every promise of the contract."""
 
 

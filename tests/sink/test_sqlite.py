@@ -21,6 +21,7 @@ from millstream.sink.file import FORMAT
 from millstream.sink.reading import SqliteStore
 from millstream.sink.sqlite import SqliteSink
 from tests.contracts.sink import BAG, NOON, PAIRS, TOTALS, SinkContract, Writer, changes, counts, rejects, rows
+from tests.contracts.versions import VersionContract
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ def store(sink: Sink, path: Path) -> Iterator[Store]:
         yield opened
 
 
-class TestSqlite(SinkContract):
+class TestSqlite(SinkContract, VersionContract):
     """Every promise of the contract."""
 
 
@@ -325,6 +326,7 @@ import os, sys
 from millstream.sink.reading import SqliteStore
 from millstream.sink.sqlite import SqliteSink
 from tests.contracts.sink import BAG, Writer, rows
+from tests.contracts.versions import VersionContract
 sink, store = SqliteSink(sys.argv[1]), SqliteStore(sys.argv[1])
 writer = Writer(sink)
 writer.commit(BAG, ("before", 1.0, 1))

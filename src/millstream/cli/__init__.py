@@ -28,6 +28,7 @@ COMMANDS = {
     "lag": "lag",
     "plan": "plan",
     "produce": "produce",
+    "rebuild": "rebuild",
     "run": "run",
     "topics": "topics",
     "verify": "verify",

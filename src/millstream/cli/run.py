@@ -111,7 +111,7 @@ def command(
         _run_batch(pipeline, first, until, close=close, to=to, out=out, as_json=as_json)
         return
     pause = interval if isinstance(interval, timedelta) else timedelta(0)
-    with _stopping() as stop, quiet_spark(pipeline), _shown(pipeline, as_json) as report:
+    with stopping() as stop, quiet_spark(pipeline), shown(pipeline, as_json) as report:
         try:
             last = run(
                 pipeline,
@@ -184,7 +184,7 @@ def _bound(option: str, text: str | None) -> Bound:
 
 
 @contextmanager
-def _stopping() -> Iterator[threading.Event]:
+def stopping() -> Iterator[threading.Event]:
     """Turn the first SIGINT or SIGTERM into a wish; the second one interrupts."""
     stop = threading.Event()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -204,7 +204,7 @@ def _stopping() -> Iterator[threading.Event]:
 
 
 @contextmanager
-def _shown(pipeline: Pipeline, as_json: bool) -> Iterator[Callable[[Progress], None]]:
+def shown(pipeline: Pipeline, as_json: bool) -> Iterator[Callable[[Progress], None]]:
     """How each batch is shown: a JSON line, a live table, or a line where no one is watching."""
     if as_json:
         yield lambda progress: click.echo(json_line(row(progress)))

@@ -28,7 +28,7 @@ from millstream.log import Log, open_log
 from millstream.log.contract import start_offsets
 from millstream.pipeline import Pipeline
 from millstream.plan.chain import Chain
-from millstream.runtime.checkpoint import BATCH, folder_of, identity_of
+from millstream.runtime.checkpoint import BATCH, folder_of, identity_of, versions
 from millstream.runtime.delivery import Position, chunks_of, counts_table, finish, rejects_table
 from millstream.runtime.failure import explain
 from millstream.runtime.files import check_folder, write_files
@@ -183,7 +183,7 @@ def range_of(log: Log, chain: Chain, start: Bound, until: Bound) -> tuple[Offset
 def _claim(stack: ExitStack, pipeline: Pipeline, chain: Chain, *, own: bool) -> dict[str, tuple[Sink, int]]:
     """Become the writer of every target, unless a stream keeps views there; ``own`` are the pipeline's own targets."""
     hint = "name another store (--to) or a folder (--out), or remove views and checkpoint first"
-    if own and identity_of(folder_of(pipeline)).exists():
+    if own and any(identity_of(folder).exists() for folder in versions(folder_of(pipeline))):
         raise PipelineError(
             f"pipeline {pipeline.name} runs as a stream: its checkpoint is {pipeline.checkpoint}", hint=hint
         )

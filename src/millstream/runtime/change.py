@@ -6,15 +6,17 @@ means that all are computed anew, and what matters is which views will differ an
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from millstream.errors import CheckpointMismatch
+from millstream.errors import CheckpointMismatch, ViewStoreUnavailable
 from millstream.log import open_log
 from millstream.pipeline import Pipeline
 from millstream.plan.layout import kernels
-from millstream.runtime.checkpoint import folder_of, read_checkpoint
+from millstream.runtime.checkpoint import folder_for, folder_of, read_checkpoint
 from millstream.runtime.run import chain_of
+from millstream.sink import Entry, open_sink, open_store
 
 Fate: TypeAlias = Literal["same", "changed", "new", "removed"]
 
@@ -54,7 +56,7 @@ def change_of(pipeline: Pipeline) -> Change:
     """Compare a definition with the checkpoint that its last run left; reads, and writes nothing."""
     chain = chain_of(pipeline)
     wanted = {name: pipeline.view_fingerprint(name) for name in pipeline.views}
-    there = read_checkpoint(folder_of(pipeline))
+    there = read_checkpoint(folder_for(folder_of(pipeline), _last(pipeline)))
     if there is not None and there.pipeline != pipeline.name:
         raise CheckpointMismatch(
             f"pipeline {pipeline.name}: {pipeline.checkpoint} is of pipeline {there.pipeline}",
@@ -86,3 +88,13 @@ def change_of(pipeline: Pipeline) -> Change:
         records,
         tuple(gaps),
     )
+
+
+def _last(pipeline: Pipeline) -> Entry | None:
+    """The newest entry of the ledger, if there is one."""
+    with suppress(ViewStoreUnavailable):
+        with open_store(pipeline.to):  # opening a sink would make one
+            pass
+        with open_sink(pipeline.to) as sink:
+            return sink.last(pipeline.name)
+    return None

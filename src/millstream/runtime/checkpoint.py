@@ -6,6 +6,7 @@ checkpoint that is gone while the ledger is there, or the other way round, is an
 
 from __future__ import annotations
 
+import itertools
 import os
 import uuid
 from collections.abc import Mapping, Sequence
@@ -149,6 +150,38 @@ def folder_of(pipeline: Pipeline) -> Path:
     return Path(pipeline.checkpoint).absolute()
 
 
+def folder_for(base: Path, last: Entry | None) -> Path:
+    """The folder of the checkpoint that the ledger's last entry was written from; ``base`` if there is none.
+
+    Versions of a pipeline have folders side by side (``base``, ``base.2``, …), and which belongs to what is stored is said by the
+    ledger alone: Spark notes where a checkpoint lies, so it cannot be moved.
+    """
+    for folder in versions(base):
+        found = read_checkpoint(folder)
+        if found is not None and last is not None and found.id == last.checkpoint:
+            return folder
+    return base
+
+
+def fresh_folder(base: Path) -> Path:
+    """A folder for another version, which is not there yet."""
+    return next(
+        folder for number in itertools.count(2) if not (folder := base.with_name(f"{base.name}.{number}")).exists()
+    )
+
+
+def versions(base: Path) -> list[Path]:
+    """The folders of all versions."""
+    return [base, *sorted(path for path in base.parent.glob(f"{base.name}.*") if path.suffix[1:].isdigit())]
+
+
+def renumber(folder: Path, epoch: int) -> None:
+    """Let a checkpoint that was made beside another come after it."""
+    found = read_checkpoint(folder)
+    if found is not None:
+        _write(identity_of(folder), msgspec.structs.replace(found, epoch=max(epoch, found.epoch)))
+
+
 def identity_of(folder: Path) -> Path:
     """The file that says whose checkpoint a folder is; it is there from the start of a stream on."""
     return folder / _NAME
@@ -174,6 +207,11 @@ def _make(
         views={name: pipeline.view_fingerprint(name) for name in pipeline.views},
         kernels=kernels(chain),
     )
+    _write(path, made)
+    return made
+
+
+def _write(path: Path, made: Checkpoint) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_suffix(".new")
     with fresh.open("wb") as file:
@@ -186,4 +224,3 @@ def _make(
         os.fsync(folder)
     finally:
         os.close(folder)
-    return made

@@ -20,24 +20,32 @@ from typing import TYPE_CHECKING, Any
 from pyspark.errors import StreamingQueryException
 
 from millstream.config import resolve
-from millstream.errors import ConfigError, MillstreamError, TakenOver, UnknownView
+from millstream.errors import ConfigError, MillstreamError, TakenOver
 from millstream.failpoint import failpoint
 from millstream.kernel.host import Host
 from millstream.kernel.state import FOREVER
 from millstream.kernel.unpack import raw_schemas
 from millstream.log import open_log
-from millstream.outlet import Outlet, open_outlet
+from millstream.outlet import Outlet
 from millstream.pipeline import Pipeline
 from millstream.plan.chain import Chain, ViewPlan, build_chain
 from millstream.plan.schema import parse_duration
-from millstream.runtime.checkpoint import folder_of, identity_of, newest_entry, open_checkpoint
+from millstream.runtime.checkpoint import (
+    folder_for,
+    folder_of,
+    fresh_folder,
+    identity_of,
+    newest_entry,
+    open_checkpoint,
+)
 from millstream.runtime.delivery import Delivered, Delivery, Position, finished_schema, to_time
 from millstream.runtime.failure import explain
 from millstream.runtime.heartbeat import Heartbeats, finished_offsets
 from millstream.runtime.history import check_history
+from millstream.runtime.places import before_of, claimed, clear_outlets, finish_exchange, open_outlets
 from millstream.runtime.sending import Patience, Sender, epoch_after
-from millstream.sink import Sink, Target, open_sink, open_store
-from millstream.sink.lease import Keeper
+from millstream.sink import Target
+from millstream.sink.beside import NEXT
 from millstream.spark import shortcut
 from millstream.spark.lower import decode, feed_types, lower
 from millstream.spark.records import stream_records, warm_up
@@ -63,7 +71,8 @@ class Options:
     """How to run. ``once`` stops when everything that was there at the start is done; ``close`` then ends all time.
 
     ``rate_limit`` bounds the records of a batch; an append is never cut in two. ``rebuild`` forgets views and checkpoint
-    first. ``takeover`` takes the pipeline from whoever runs it.
+    first. ``takeover`` takes the pipeline from whoever runs it. ``beside`` builds a version beside the one that is stored, for
+    :mod:`millstream.runtime.rebuild`: under names of its own, and nothing is sent to sinks.
     """
 
     once: bool = False
@@ -72,6 +81,7 @@ class Options:
     rate_limit: int | None = None
     takeover: bool = False
     rebuild: bool = False
+    beside: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +120,7 @@ def run(
     rate_limit: int | None = None,
     takeover: bool = False,
     rebuild: bool = False,
+    beside: bool = False,
     progress: Callable[[Progress], None] | None = None,
     stop: threading.Event | None = None,
 ) -> Progress:
@@ -117,7 +128,7 @@ def run(
 
     A session that is passed in is used and never stopped. ``progress`` is called after every batch, from another thread.
     """
-    options = Options(once or close, close, parse_duration(interval), rate_limit, takeover, rebuild)
+    options = Options(once or close, close, parse_duration(interval), rate_limit, takeover, rebuild, beside)
     if rate_limit is not None and rate_limit < 1:
         raise ConfigError(f"rate_limit: found {rate_limit}, expected at least 1")
     return _Run(pipeline, options, progress or (lambda _: None), stop or threading.Event()).run(spark)
@@ -165,6 +176,7 @@ class _Run:
     ) -> None:
         self.pipeline, self.options, self.report, self.stop = pipeline, options, report, stop
         self.chain = chain_of(pipeline)
+        self.group = pipeline.name + (NEXT if options.beside else "")
         self.progress = Progress(pipeline.name)
         self.failure: BaseException | None = None
         self.ending = False
@@ -172,20 +184,33 @@ class _Run:
 
     def run(self, given: SparkSession | None) -> Progress:
         with ExitStack() as stack:
-            folder = folder_of(self.pipeline)
             self.log = stack.enter_context(open_log(self.pipeline.log, create=False, kafka=self.pipeline.kafka))
             bounds = {feed.source.topic: self.log.bounds(feed.source.topic) for feed in self.chain.feeds}
             check_history(self.pipeline.views, self.log)
-            sinks = self._claim(stack)
-            outlets = self._open_outlets(stack)
+            sinks = claimed(
+                stack,
+                self.pipeline.name,
+                {output.to for output in self.chain.outputs},
+                takeover=self.options.takeover,
+                beside=self.options.beside,
+                lost=self._lost,
+            )
+            outlets: dict[str, Outlet] = {}
+            if not self.options.beside:
+                finish_exchange(self.pipeline.name, {address: sink for address, (sink, _) in sinks.items()})
+                outlets = open_outlets(stack, self.pipeline, self.patience)
             epoch = epoch_after(next(iter(sinks.values()))[1], list(outlets.values()))
+            lasts = {address: sink.last(self.pipeline.name) for address, (sink, _) in sinks.items()}
+            folder = folder_for(folder_of(self.pipeline), next(filter(None, lasts.values()), None))
+            if self.options.beside and not any(lasts.values()):
+                folder = fresh_folder(folder)
             if self.options.rebuild:
-                self._clear(outlets, epoch, folder)
+                clear_outlets(outlets, self.pipeline, epoch, folder, self.patience)
                 for sink, _ in sinks.values():
                     sink.forget(self.pipeline.name)
                 shutil.rmtree(folder, ignore_errors=True)
+                lasts = dict.fromkeys(lasts)
             starts = {topic: {p: bound.start for p, bound in found.items()} for topic, found in bounds.items()}
-            lasts = {address: sink.last(self.pipeline.name) for address, (sink, _) in sinks.items()}
             last = newest_entry(self.pipeline.name, lasts)
             self.spark = spark = session_for(self.pipeline, self.chain, given)
             if given is None:
@@ -202,7 +227,7 @@ class _Run:
             if last is not None:
                 self.position = Position.restore(checkpoint.start, last.offsets, last.state)
             partitions = {topic: len(found) for topic, found in bounds.items()}
-            self.heartbeats = Heartbeats(self.log, self.chain, self.position, self.pipeline.name)
+            self.heartbeats = Heartbeats(self.log, self.chain, self.position, self.group)
             self.heartbeats.introduce(partitions)
             targets = targets_of(spark, self.pipeline, self.chain)
             for address, (sink, _) in sinks.items():
@@ -221,7 +246,12 @@ class _Run:
                 for name, outlet in outlets.items()
             ]
             for sender in senders:
-                sender.begin(last.batch if last else None, self.pipeline.views[sender.wanted.view].arrow)
+                view = self.pipeline.views[sender.wanted.view]
+                sender.begin(
+                    last.batch if last else None,
+                    view.arrow,
+                    partial(before_of, sender.wanted, view, self.pipeline, sinks[view.to][0]),
+                )
             self.delivery = Delivery(
                 self.chain, schemas, checkpoint.id, sinks, self.position, spark, self.patience, senders
             )
@@ -236,37 +266,6 @@ class _Run:
                     self._failed(self.failure)
                 raise self.failure
             return self.progress
-
-    def _claim(self, stack: ExitStack) -> dict[str, tuple[Sink, int]]:
-        sinks = {}
-        for address in sorted({output.to for output in self.chain.outputs}):
-            sink = stack.enter_context(open_sink(address))
-            fence = sink.claim(self.pipeline.name, takeover=self.options.takeover)
-            stack.callback(sink.release)
-            stack.enter_context(Keeper(sink.renew, lost=self._lost))
-            sinks[address] = (sink, fence)
-        return sinks
-
-    def _open_outlets(self, stack: ExitStack) -> dict[str, Outlet]:
-        outlets = {}
-        for name, wanted in self.pipeline.sinks.items():
-            key = self.pipeline.views[wanted.view].key
-            opening = partial(
-                open_outlet, wanted, self.pipeline.name, key, log=self.pipeline.log, kafka=self.pipeline.kafka
-            )
-            outlets[name] = stack.enter_context(self.patience.call(f"sink {name}", opening))
-        return outlets
-
-    def _clear(self, outlets: Mapping[str, Outlet], epoch: int, folder: Path) -> None:
-        """Let sinks know that what their views hold is no more."""
-        for name, outlet in outlets.items():
-            wanted = self.pipeline.sinks[name]
-            view = self.pipeline.views[wanted.view]
-            with suppress(UnknownView), open_store(view.to) as store:
-                stored = store.table(view.name)
-                known = {each.name: each for each in store.views()}[view.name]
-                target = Target(view.name, stored.schema, known.key, known.append)
-                Sender(wanted, target, outlet, epoch, folder, self.patience).clear(stored)
 
     def _wait(self, why: str) -> None:
         self.progress = replace(self.progress, waiting=why)
@@ -283,7 +282,7 @@ class _Run:
             self.pipeline.log,
             partitions,
             start=self.position.start,
-            group=self.pipeline.name,
+            group=self.group,
             limit=self.options.rate_limit,
             kafka=self.pipeline.kafka or {},
             decoder=shortcut.decoder_for(spark, Host(self.chain, counts)),

@@ -71,24 +71,32 @@ class Sender:
     ) -> None:
         self.wanted, self.target, self._outlet = wanted, target, outlet
         self._base, self._patience = epoch << _EPOCH, patience
-        self._begun = folder / "sent" / f"{wanted.name}.json"
+        self._begun = _sent(folder, wanted.name)
 
-    def begin(self, batch: int | None, stored: Callable[[], pa.Table]) -> None:
-        """Let a sink that is new to a pipeline have what its view holds already, as of ``batch``."""
+    def begin(self, batch: int | None, stored: Callable[[], pa.Table], before: Callable[[], pa.Table | None]) -> None:
+        """Let a sink that is new to this checkpoint have what its view holds already, as of ``batch``.
+
+        ``before`` gives what the version of the view held that the sink has, if there was one: then it gets the difference.
+        """
         last = self._patience.call(f"sink {self.wanted.name}", self._outlet.last)
         if last is not None and last >> _EPOCH > self._base >> _EPOCH:
             raise CheckpointMismatch(
                 f"sink {self.wanted.name}: {self.wanted.where} was written by a later run than that of this checkpoint",
                 hint="another copy of this pipeline writes there; give the sink another place, or run with --rebuild",
             )
-        if batch is not None and last is None and not self._mark_of("met"):
-            rows = stored()
-            self.send(batch, rows.append_column(WEIGHT, pa.array([1] * rows.num_rows, pa.int64())))
+        if batch is not None and (last is None or last < self._base) and not self._mark_of("met"):
+            rows, old = stored(), before()
+            changes = [_weighing(rows, 1)]
+            if old is not None and old.schema == rows.schema:
+                changes.append(_weighing(old, -1))
+            elif old is not None:
+                self.clear(old)
+            self.send(batch, pa.concat_tables(changes))
         self._keep("met", self._mark_of("met") or self._base + 1)
 
     def clear(self, stored: pa.Table) -> None:
         """Tell that every key is gone, before a view is computed anew: what it will not have again must not stay."""
-        if self.target.key:
+        if self.target.key and set(self.target.key) <= set(stored.column_names):
             frame = pl.DataFrame(stored).select(self.target.key)
             self._deliver(Parcel(pl.DataFrame(schema=pl.DataFrame(stored).schema), frame), self._base)
 
@@ -153,6 +161,19 @@ class Sender:
             file.flush()
             os.fsync(file.fileno())
         fresh.rename(self._begun)
+
+
+def _weighing(rows: pa.Table, weight: int) -> pa.Table:
+    return rows.append_column(WEIGHT, pa.array([weight] * rows.num_rows, pa.int64()))
+
+
+def sent_before(folder: Path, sink: str) -> bool:
+    """Whether a run of that checkpoint has met a sink."""
+    return _sent(folder, sink).exists()
+
+
+def _sent(folder: Path, sink: str) -> Path:
+    return folder / "sent" / f"{sink}.json"
 
 
 def epoch_after(fence: int, outlets: Sequence[Outlet]) -> int:

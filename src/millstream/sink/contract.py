@@ -173,6 +173,24 @@ class Sink(_Open):
     def forget(self, pipeline: str) -> None:
         """Drop the views of a pipeline and all that is known of its batches. AlreadyRunning if another has it."""
 
+    @abstractmethod
+    def swap(self, pipeline: str, coming: str, going: str) -> None:
+        """Let what ``coming`` keeps take the place of what a claimed pipeline keeps, and that the place of ``going``.
+
+        All in one transaction; what ``going`` had is dropped. The two are versions of the pipeline, and their views are named
+        so: see :func:`version_of`.
+        """
+
+
+def version_of(view: str, pipeline: str) -> str:
+    """The name under which a version of a pipeline keeps a view: as it is called, with what follows ``~`` in the version's name.
+
+    >>> version_of("totals", "shop"), version_of("totals", "shop~next"), version_of("totals~next", "shop~old")
+    ('totals', 'totals~next', 'totals~old')
+    """
+    _, mark, version = pipeline.partition("~")
+    return view.partition("~")[0] + mark + version
+
 
 class Store(_Open):
     """The reading side. It never waits for a writer, and sees whole batches only."""

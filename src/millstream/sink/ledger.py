@@ -110,6 +110,12 @@ def forget(db: Db, pipeline: str) -> None:
         db.execute(f"DELETE FROM millstream_{table} WHERE pipeline = ?", (pipeline,))
 
 
+def rename(db: Db, pipeline: str, other: str) -> None:
+    """Let everything that is known of a pipeline's batches be of another."""
+    for table in ("ledger", "dead_letters", "admission"):
+        db.execute(f"UPDATE millstream_{table} SET pipeline = ? WHERE pipeline = ?", (other, pipeline))
+
+
 def dead_letters(db: Db, pipeline: str | None, reason: str | None, limit: int) -> Any:
     """The newest rejects, newest first, as Arrow."""
     rows = db.execute(

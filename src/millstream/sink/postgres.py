@@ -17,7 +17,7 @@ from millstream.sink import lease
 from millstream.sink import postgres_ledger as ledger
 from millstream.sink import postgres_tables as tables
 from millstream.sink.contract import Batch, Entry, Sink, Target
-from millstream.sink.definition import check_changes, check_definition, check_names
+from millstream.sink.definition import check_changes, check_definition, check_names, check_versions
 from millstream.sink.ledger import KEPT
 from millstream.sink.postgres_server import PATIENCE, Pg, Server
 
@@ -143,6 +143,35 @@ class PostgresSink(Sink):
         self._server.run(work)
         if mine is not None:
             self._kept = None
+
+    def swap(self, pipeline: str, coming: str, going: str) -> None:
+        """Exchange versions of a claimed pipeline; see the contract."""
+        claimed, fence = self._claim()
+        tried = False
+
+        def work(db: Pg) -> None:
+            nonlocal tried
+            ledger.check_fence(db, claimed, fence)
+            kept = {
+                name: [each for each in tables.load(db).values() if each.pipeline == name]
+                for name in (going, pipeline, coming)
+            }
+            if tried and not kept[coming]:
+                return  # done by a transaction of ours whose end we did not hear of
+            check_versions(claimed, pipeline, coming, kept[coming])
+            for each in kept[going]:
+                tables.drop(db, each)
+            ledger.forget(db, going)
+            for old, new in ((pipeline, going), (coming, pipeline)):
+                for each in kept[old]:
+                    tables.rename(db, each, new)
+                ledger.rename(db, old, new)
+                failpoint("sink.in_swap")
+            db.execute("DELETE FROM millstream_lease WHERE pipeline IN (%s, %s)", [coming, going])
+            tried = True
+
+        self._server.run(work)
+        self._kept = None
 
     def _claim(self) -> tuple[str, int]:
         if self._claimed is None:

@@ -154,6 +154,12 @@ def forget(db: Pg, pipeline: str) -> None:
         db.execute(f"DELETE FROM millstream_{table} WHERE pipeline = %s", [pipeline])
 
 
+def rename(db: Pg, pipeline: str, other: str) -> None:
+    """Let everything that is known of a pipeline's batches be of another."""
+    for table in ("ledger", "dead_letters", "admission"):
+        db.execute(f"UPDATE millstream_{table} SET pipeline = %s WHERE pipeline = %s", [other, pipeline])
+
+
 def dead_letters(db: Pg, pipeline: str | None, reason: str | None, limit: int) -> Any:
     """The newest rejects, newest first, as Arrow."""
     where = _where(pipeline=pipeline, reason=reason)

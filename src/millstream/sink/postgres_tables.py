@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -19,7 +19,7 @@ import polars as pl
 import pyarrow as pa
 
 from millstream.errors import PipelineError, ViewError
-from millstream.sink.contract import ORIGIN, WEIGHT, Target
+from millstream.sink.contract import ORIGIN, WEIGHT, Target, version_of
 from millstream.sink.definition import COUNT, ROW, check_target, plain_schema, taken_back, weighted
 from millstream.sink.file import quote
 from millstream.sink.net import describe, net_by_key, net_by_row
@@ -115,6 +115,28 @@ def drop(db: Pg, kept: Kept) -> None:
         db.execute(f"DROP VIEW IF EXISTS {kept.sql_name}")
     db.execute(f"DROP TABLE IF EXISTS {kept.table}")
     db.execute("DELETE FROM millstream_views WHERE view = %s", [kept.target.name])
+
+
+def rename(db: Pg, kept: Kept, pipeline: str) -> None:
+    """Let another version of the pipeline have the view, under its name."""
+    target = replace(kept.target, name=version_of(kept.target.name, pipeline))
+    check(target)
+    follower = db.execute(
+        "SELECT r.ev_class::regclass::text FROM pg_depend d JOIN pg_rewrite r ON d.objid = r.oid"
+        " WHERE d.refobjid = %s::regclass AND r.ev_class <> d.refobjid LIMIT 1",
+        [kept.sql_name],
+    ).fetchone()
+    if follower is not None:
+        raise ViewError(
+            f"{follower[0]} is made of view {kept.target.name!r}, and would go on showing its old version",
+            hint=f"drop {follower[0]} first, and make it again afterwards",
+        )
+    kind = "TABLE" if target.identity else "VIEW"
+    db.execute(f"ALTER {kind} {kept.sql_name} RENAME TO {quote(target.name)}")
+    db.execute(
+        "UPDATE millstream_views SET view = %s, pipeline = %s WHERE view = %s",
+        [target.name, pipeline, kept.target.name],
+    )
 
 
 @dataclass(frozen=True, slots=True)

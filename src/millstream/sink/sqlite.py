@@ -14,7 +14,7 @@ from millstream.errors import PipelineError
 from millstream.failpoint import failpoint
 from millstream.sink import lease, ledger, tables
 from millstream.sink.contract import Batch, Entry, Sink, Target
-from millstream.sink.definition import check_changes, check_definition, check_names, check_target
+from millstream.sink.definition import check_changes, check_definition, check_names, check_target, check_versions
 from millstream.sink.file import ViewFile
 from millstream.sink.values import sql_type, time_micros, time_text
 
@@ -131,6 +131,24 @@ class SqliteSink(Sink):
             ledger.forget(db, pipeline)
         if ours:
             self._kept = None
+
+    def swap(self, pipeline: str, coming: str, going: str) -> None:
+        """Exchange versions of a claimed pipeline; see the contract."""
+        claimed, fence = self._claim()
+        with self._file.write() as db:
+            _check_fence(db, claimed, fence)
+            kept = {name: tables.load(db, pipeline=name).values() for name in (going, pipeline, coming)}
+            check_versions(claimed, pipeline, coming, kept[coming])
+            for each in kept[going]:
+                tables.drop(db, each)
+            ledger.forget(db, going)
+            for old, new in ((pipeline, going), (coming, pipeline)):
+                for each in kept[old]:
+                    tables.rename(db, each, new)
+                ledger.rename(db, old, new)
+                failpoint("sink.in_swap")
+            db.execute("DELETE FROM millstream_lease WHERE pipeline IN (?, ?)", (coming, going))
+        self._kept = None
 
     def _claim(self) -> tuple[str, int]:
         if self._claimed is None:

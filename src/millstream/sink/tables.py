@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from millstream.database import Db
 from millstream.errors import PipelineError, ViewError
-from millstream.sink.contract import ORIGIN, WEIGHT, Target
+from millstream.sink.contract import ORIGIN, WEIGHT, Target, version_of
 from millstream.sink.definition import COUNT, ROW, plain_schema, taken_back, weighted
 from millstream.sink.file import quote
 from millstream.sink.net import Net, describe, net_by_key, net_by_row
@@ -96,6 +96,17 @@ def drop(db: Db, kept: Kept) -> None:
     """Remove the table and its definition."""
     db.execute(f"DROP TABLE IF EXISTS {kept.sql_name}")
     db.execute("DELETE FROM millstream_views WHERE view = ?", (kept.target.name,))
+
+
+def rename(db: Db, kept: Kept, pipeline: str) -> None:
+    """Let another version of the pipeline have the table, under its name."""
+    name = version_of(kept.target.name, pipeline)
+    renamed = replace(kept, target=replace(kept.target, name=name), pipeline=pipeline)
+    for index in (_index("count", kept), _index("key", kept)):
+        db.execute(f"DROP INDEX IF EXISTS {index}")
+    db.execute(f"ALTER TABLE {kept.sql_name} RENAME TO {renamed.sql_name}")
+    _create_index(db, renamed)
+    db.execute("UPDATE millstream_views SET view = ?, pipeline = ? WHERE view = ?", (name, pipeline, kept.target.name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,16 +198,25 @@ def _create_table(db: Db, kept: Kept) -> None:
             f"CREATE TABLE {name} ({', '.join(columns)}, {ROW} BLOB PRIMARY KEY, {COUNT} INTEGER NOT NULL)"
             " STRICT, WITHOUT ROWID"
         )
-        # Holds nothing between batches: by it a row that fell to zero or below is found without a scan.
-        index = quote(f"millstream_count_{target.name}")
-        db.execute(f"CREATE INDEX {index} ON {name} ({COUNT}) WHERE {COUNT} <= 0")
-        return
-    key = ", ".join(map(quote, target.identity))
-    if kept.null_keys:
+    elif kept.null_keys:
         db.execute(f"CREATE TABLE {name} ({', '.join(columns)}) STRICT")
-        db.execute(f"CREATE UNIQUE INDEX {quote(f'millstream_key_{target.name}')} ON {name} ({key})")
     else:
+        key = ", ".join(map(quote, target.identity))
         db.execute(f"CREATE TABLE {name} ({', '.join(columns)}, PRIMARY KEY ({key})) STRICT, WITHOUT ROWID")
+    _create_index(db, kept)
+
+
+def _create_index(db: Db, kept: Kept) -> None:
+    if not kept.target.identity:
+        # Holds nothing between batches: by it a row that fell to zero or below is found without a scan.
+        db.execute(f"CREATE INDEX {_index('count', kept)} ON {kept.sql_name} ({COUNT}) WHERE {COUNT} <= 0")
+    elif kept.null_keys:
+        key = ", ".join(map(quote, kept.target.identity))
+        db.execute(f"CREATE UNIQUE INDEX {_index('key', kept)} ON {kept.sql_name} ({key})")
+
+
+def _index(kind: str, kept: Kept) -> str:
+    return quote(f"millstream_{kind}_{kept.target.name}")
 
 
 def _allow_null_keys(db: Db, kept: Kept) -> Kept:
@@ -204,7 +224,7 @@ def _allow_null_keys(db: Db, kept: Kept) -> Kept:
     if target.append:
         raise PipelineError(f"view {target.name!r}: a row without its origin ({', '.join(ORIGIN)})")
     old = quote(f"millstream_old_{target.name}")
-    kept = Kept(target, kept.pipeline, kept.fingerprint, null_keys=True)
+    kept = replace(kept, null_keys=True)
     db.execute(f"ALTER TABLE {kept.sql_name} RENAME TO {old}")
     _create_table(db, kept)
     db.execute(f"INSERT INTO {kept.sql_name} ({kept.columns}) SELECT {kept.columns} FROM {old}")

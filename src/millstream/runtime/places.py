@@ -1,0 +1,103 @@
+"""The places of a pipeline: its stores claimed, its sinks opened, and versions of its views exchanged in them.
+
+In each store an exchange is one transaction; one that was cut short between two stores is finished by the next start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from contextlib import ExitStack, suppress
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+
+from millstream.errors import TakenOver, UnknownView
+from millstream.failpoint import failpoint
+from millstream.outlet import Outlet, open_outlet
+from millstream.pipeline import Pipeline
+from millstream.plan.outgoing import Outgoing
+from millstream.runtime.checkpoint import folder_for, folder_of
+from millstream.runtime.sending import IMPATIENT, Patience, Sender, sent_before
+from millstream.sink import Sink, Target, open_sink, open_store
+from millstream.sink.beside import NEXT, OLD, Beside
+from millstream.sink.contract import version_of
+from millstream.sink.lease import Keeper
+from millstream.view import View
+
+
+def claimed(
+    stack: ExitStack,
+    pipeline: str,
+    addresses: Collection[str],
+    *,
+    takeover: bool,
+    beside: bool = False,
+    lost: Callable[[TakenOver], None] | None = None,
+) -> dict[str, tuple[Sink, int]]:
+    """Become the only writer of a pipeline in these stores, for as long as the stack lives; by address, with the fences."""
+    sinks: dict[str, tuple[Sink, int]] = {}
+    for address in sorted(addresses):
+        sink = stack.enter_context(open_sink(address))
+        if beside:
+            sink = Beside(sink)
+        fence = sink.claim(pipeline, takeover=takeover)
+        stack.callback(sink.release)
+        stack.enter_context(Keeper(sink.renew, lost=lost))
+        sinks[address] = (sink, fence)
+    return sinks
+
+
+def open_outlets(stack: ExitStack, pipeline: Pipeline, patience: Patience = IMPATIENT) -> dict[str, Outlet]:
+    """Open every sink of a pipeline, for as long as the stack lives."""
+    outlets = {}
+    for name, wanted in pipeline.sinks.items():
+        key = pipeline.views[wanted.view].key
+        opening = partial(open_outlet, wanted, pipeline.name, key, log=pipeline.log, kafka=pipeline.kafka)
+        outlets[name] = stack.enter_context(patience.call(f"sink {name}", opening))
+    return outlets
+
+
+def clear_outlets(
+    outlets: Mapping[str, Outlet], pipeline: Pipeline, epoch: int, folder: Path, patience: Patience
+) -> None:
+    """Let sinks know that what their views hold is no more."""
+    for name, outlet in outlets.items():
+        wanted = pipeline.sinks[name]
+        view = pipeline.views[wanted.view]
+        with suppress(UnknownView), open_store(view.to) as store:
+            stored = store.table(view.name)
+            known = {each.name: each for each in store.views()}[view.name]
+            target = Target(view.name, stored.schema, known.key, known.append)
+            Sender(wanted, target, outlet, epoch, folder, patience).clear(stored)
+
+
+def before_of(wanted: Outgoing, view: View, pipeline: Pipeline, sink: Sink) -> pa.Table | None:
+    """What the version before an exchange holds of a view, if the sink of changes had it."""
+    for version in (OLD, NEXT):
+        last = sink.last(pipeline.name + version)
+        if last is not None and sent_before(folder_for(folder_of(pipeline), last), wanted.name):
+            with suppress(UnknownView), open_store(view.to) as store:
+                return store.table(version_of(view.name, version))
+    return None
+
+
+def exchange(pipeline: str, sinks: Mapping[str, Sink], coming: str, going: str) -> None:
+    """Let one version take the place of the stored one in all stores."""
+    for sink in sinks.values():
+        sink.swap(pipeline, pipeline + coming, pipeline + going)
+        failpoint("rebuild.after_swap")
+
+
+def finish_exchange(pipeline: str, sinks: Mapping[str, Sink]) -> None:
+    """Finish an exchange that was cut short between two stores: one has what in the other is still the version beside."""
+    lasts = {last.checkpoint for sink in sinks.values() if (last := sink.last(pipeline)) is not None}
+    for coming, going in ((NEXT, OLD), (OLD, NEXT)):
+        for sink in sinks.values():
+            waiting, last = sink.last(pipeline + coming), sink.last(pipeline)
+            if (
+                waiting is not None
+                and waiting.checkpoint in lasts
+                and (last is None or last.checkpoint != waiting.checkpoint)
+            ):
+                sink.swap(pipeline, pipeline + coming, pipeline + going)

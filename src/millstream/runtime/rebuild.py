@@ -1,0 +1,85 @@
+"""Rebuild: a new version of a pipeline's views is computed from the log beside the old one, and takes its place when it has caught up.
+
+The old version is read, and may go on running, until then; afterwards it is kept, and can be exchanged again.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from millstream.errors import PipelineError
+from millstream.pipeline import Pipeline
+from millstream.runtime.checkpoint import folder_for, folder_of, read_checkpoint, renumber, versions
+from millstream.runtime.places import claimed, exchange, open_outlets
+from millstream.runtime.run import Progress, chain_of, run
+from millstream.runtime.sending import epoch_after
+from millstream.sink import Sink
+from millstream.sink.beside import NEXT, OLD
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def rebuild(
+    pipeline: Pipeline,
+    *,
+    spark: SparkSession | None = None,
+    takeover: bool = False,
+    rate_limit: int | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    stop: threading.Event | None = None,
+) -> Progress:
+    """Compute all views anew beside the stored ones, then let them take their place; give the last progress.
+
+    One that was interrupted goes on where it was. Raises AlreadyRunning if the old version still runs when the new one has caught
+    up, unless ``takeover``: that one then ends.
+    """
+    stop = stop or threading.Event()
+
+    def catch_up() -> Progress:
+        return run(pipeline, spark=spark, once=True, beside=True, rate_limit=rate_limit, progress=progress, stop=stop)
+
+    done = catch_up()
+    if not stop.is_set():
+        _exchange(pipeline, NEXT, OLD, takeover=takeover, meanwhile=catch_up)
+    return done
+
+
+def roll_back(pipeline: Pipeline, *, takeover: bool = False) -> None:
+    """Let the version before the last rebuild take its place again; the newer one is kept beside it."""
+    _exchange(pipeline, OLD, NEXT, takeover=takeover)
+
+
+def _exchange(
+    pipeline: Pipeline, coming: str, going: str, *, takeover: bool, meanwhile: Callable[[], object] = lambda: None
+) -> None:
+    with ExitStack() as stack:
+        addresses = {output.to for output in chain_of(pipeline).outputs}
+        sinks = claimed(stack, pipeline.name, addresses, takeover=takeover)
+        meanwhile()  # reads what the old version had read by the time it ended
+        outlets = open_outlets(stack, pipeline)
+        stores = {address: sink for address, (sink, _) in sinks.items()}
+        last = next(filter(None, (sink.last(pipeline.name + coming) for sink in stores.values())), None)
+        if last is None:
+            raise PipelineError(
+                f"pipeline {pipeline.name}: there is no version {pipeline.name + coming} to take its place",
+                hint="`millstream rebuild` makes one, and keeps the one before it",
+            )
+        fence = max(fence for _, fence in sinks.values())
+        renumber(folder_for(folder_of(pipeline), last), epoch_after(fence, list(outlets.values())))
+        exchange(pipeline.name, stores, coming, going)
+        _tidy(pipeline, stores)
+
+
+def _tidy(pipeline: Pipeline, stores: Mapping[str, Sink]) -> None:
+    """Remove checkpoints of versions that are no more."""
+    names = [pipeline.name + version for version in ("", NEXT, OLD)]
+    known = {last.checkpoint for sink in stores.values() for name in names if (last := sink.last(name)) is not None}
+    for folder in versions(folder_of(pipeline)):
+        found = read_checkpoint(folder)
+        if found is not None and found.id not in known:
+            shutil.rmtree(folder, ignore_errors=True)
