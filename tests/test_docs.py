@@ -110,6 +110,7 @@ def run_console(text: str, folder: Path) -> list[str]:
     ]
 
 
+@pytest.mark.xdist_group("spark")
 @pytest.mark.parametrize("page", RUNNABLE, ids=name_of)
 def test_every_block_of_a_page_runs(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
