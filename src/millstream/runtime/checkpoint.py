@@ -154,7 +154,7 @@ def folder_for(base: Path, last: Entry | None) -> Path:
     """The folder of the checkpoint that the ledger's last entry was written from; ``base`` if there is none.
 
     Versions of a pipeline have folders side by side (``base``, ``base.2``, …), and which belongs to what is stored is said by the
-    ledger alone: Spark notes where a checkpoint lies, so it cannot be moved.
+    ledger alone, so that exchanging versions is one transaction and moves no files.
     """
     for folder in versions(base):
         found = read_checkpoint(folder)

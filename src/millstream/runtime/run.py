@@ -42,6 +42,7 @@ from millstream.runtime.delivery import Delivered, Delivery, Position, finished_
 from millstream.runtime.failure import explain
 from millstream.runtime.heartbeat import Heartbeats, finished_offsets
 from millstream.runtime.history import check_history
+from millstream.runtime.moved import settle
 from millstream.runtime.places import before_of, claimed, clear_outlets, finish_exchange, open_outlets
 from millstream.runtime.sending import Patience, Sender, epoch_after
 from millstream.sink import Target
@@ -218,6 +219,7 @@ class _Run:
             checkpoint = open_checkpoint(
                 folder, self.pipeline, self.chain, starts, last, spark.sparkContext.defaultParallelism, epoch
             )
+            settle(folder)
             if not is_one_process(spark.sparkContext.master):
                 check_shared(spark, identity_of(folder))
             self.chain = chain_of(self.pipeline, checkpoint.tasks)

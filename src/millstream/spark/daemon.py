@@ -8,18 +8,31 @@ collector, which Spark runs after every task; within one it need not come every 
 from __future__ import annotations
 
 import gc
+from typing import Any
 
 import pandas  # noqa: F401  (Arrow looks for it as soon as it makes an array)
 import pyarrow.compute  # noqa: F401
-import pyspark.worker  # noqa: F401
-from pyspark.daemon import manager
+import pyspark.daemon
+import pyspark.worker
 from pyspark.sql.streaming import stateful_processor_util  # noqa: F401
 
 from millstream.kernel import decode, host  # noqa: F401
 from millstream.spark import source, stateful  # noqa: F401
 
+_worker = pyspark.daemon.worker
+
+
+def _end_quietly(*arguments: Any) -> Any:
+    """A worker whose query was stopped finds nobody to write to: that is no news, and Spark would print the stack."""
+    try:
+        return _worker(*arguments)
+    except BrokenPipeError:
+        return 1
+
+
 if __name__ == "__main__":
+    pyspark.daemon.worker = _end_quietly
     gc.collect()
     gc.freeze()
     gc.set_threshold(200_000, 50, 100)
-    manager()
+    pyspark.daemon.manager()

@@ -1,0 +1,50 @@
+"""What an earlier run left goes on elsewhere: moved by hand, or stored long ago by an earlier version."""
+
+from __future__ import annotations
+
+import shutil
+import tarfile
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from millstream.runtime.run import run
+from millstream.runtime.verify import verify
+from tests.runtime.shop_file import TEXT, append_clicks, load, write_shop
+
+STORED = Path(__file__).parent / "stored"
+
+
+def goes_on(folder: Path, spark: SparkSession, first: int) -> None:
+    """The pipeline in a folder takes more records, from the state that it has."""
+    (folder / "shop.py").write_text(TEXT.replace("{folder}", str(folder)))
+    shop = load(folder / "shop.py")
+    before = shop.views["by_user"].arrow()
+    assert before.num_rows == 7
+    append_clicks(folder, first, 50)
+    done = run(shop, spark=spark, once=True)
+    assert done.records == 50
+    assert shop.views["by_user"].arrow() != before
+    verified = verify(shop, spark=spark)
+    assert verified.equal, verified
+    assert verified.records == first + 50
+
+
+def test_a_pipeline_that_was_moved_goes_on(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "here").mkdir()
+    file = write_shop(tmp_path / "here")
+    append_clicks(tmp_path / "here", 0, 100)
+    run(load(file), spark=spark, once=True)
+    shutil.move(tmp_path / "here", tmp_path / "there with a space")
+    goes_on(tmp_path / "there with a space", spark, 100)
+
+
+def test_what_earlier_versions_stored_still_opens(spark: SparkSession, tmp_path: Path) -> None:
+    """Each file is a log, views and a checkpoint after 100 clicks; tools/stored.py makes one for the formats of today."""
+    files = sorted(STORED.glob("*.tar.xz"))
+    assert files
+    for file in files:
+        folder = tmp_path / file.name.partition(".")[0]
+        with tarfile.open(file) as stored:
+            stored.extractall(folder, filter="data")
+        goes_on(folder, spark, 100)
