@@ -8,7 +8,7 @@ collector, which Spark runs after every task; within one it need not come every 
 from __future__ import annotations
 
 import gc
-from typing import Any
+import socket
 
 import pandas  # noqa: F401  (Arrow looks for it as soon as it makes an array)
 import pyarrow.compute  # noqa: F401
@@ -22,10 +22,10 @@ from millstream.spark import source, stateful  # noqa: F401
 _worker = pyspark.daemon.worker
 
 
-def _end_quietly(*arguments: Any) -> Any:
+def _end_quietly(sock: socket.socket, authenticated: bool) -> int:
     """A worker whose query was stopped finds nobody to write to: that is no news, and Spark would print the stack."""
     try:
-        return _worker(*arguments)
+        return _worker(sock, authenticated)
     except BrokenPipeError:
         return 1
 
