@@ -26,7 +26,7 @@ BATCH = 1000
 NAMES = ("append", "append_kafka", "read", "spark_read", "delay_p99", "append_growth")
 
 
-def run(names: tuple[str, ...], scale: float, say: Callable[[str], None]) -> Iterator[Result]:
+def measure(names: tuple[str, ...], scale: float, say: Callable[[str], None]) -> Iterator[Result]:
     """Measure what is named; ``scale`` below 1 measures less of it, and less well."""
     batches = [_events(i) for i in range(max(10, int(100 * scale)))]
     gc.collect()

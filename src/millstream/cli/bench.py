@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import click
 
 from millstream.bench import Result, report
@@ -37,12 +39,7 @@ def log(only: str | None, scale: float, as_json: bool) -> None:
       millstream bench log
       millstream bench log --only append,read --json
     """
-    from millstream.bench.log import NAMES, run
-
-    names = _chosen(only, NAMES)
-    with stderr().status("") as status:
-        results = list(run(names, scale, status.update))
-    _print(results, as_json)
+    _measure("log", only, scale, as_json)
 
 
 @command.command("engine")
@@ -61,12 +58,7 @@ def engine(only: str | None, scale: float, as_json: bool) -> None:
       millstream bench engine
       millstream bench engine --only reduce,start --json
     """
-    from millstream.bench.engine import NAMES, measure
-
-    names = _chosen(only, NAMES)
-    with stderr().status("") as status:
-        results = list(measure(names, scale, status.update))
-    _print(results, as_json)
+    _measure("engine", only, scale, as_json)
 
 
 @command.command("operators")
@@ -86,12 +78,7 @@ def operators(only: str | None, scale: float, as_json: bool) -> None:
       millstream bench operators
       millstream bench operators --only session,interval_join --json
     """
-    from millstream.bench.operators import NAMES, measure
-
-    names = _chosen(only, NAMES)
-    with stderr().status("") as status:
-        results = list(measure(names, scale, status.update))
-    _print(results, as_json)
+    _measure("operators", only, scale, as_json)
 
 
 @command.command("delivery")
@@ -108,11 +95,14 @@ def delivery(only: str | None, scale: float, as_json: bool) -> None:
       millstream bench delivery
       millstream bench delivery --only sqlite,kafka --json
     """
-    from millstream.bench.delivery import NAMES, measure
+    _measure("delivery", only, scale, as_json)
 
-    names = _chosen(only, NAMES)
+
+def _measure(what: str, only: str | None, scale: float, as_json: bool) -> None:
+    bench = import_module(f"millstream.bench.{what}")
+    names = _chosen(only, bench.NAMES)
     with stderr().status("") as status:
-        results = list(measure(names, scale, status.update))
+        results = list(bench.measure(names, scale, status.update))
     _print(results, as_json)
 
 

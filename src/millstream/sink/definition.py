@@ -13,7 +13,7 @@ import polars as pl
 import pyarrow as pa
 
 from millstream.errors import CheckpointMismatch, PipelineError, UnknownView, ViewError
-from millstream.sink.contract import WEIGHT, Target
+from millstream.sink.contract import WEIGHT, Entry, Target, ViewInfo
 from millstream.sink.values import comparable
 
 COUNT, ROW = "_count", "_row"
@@ -110,6 +110,20 @@ def check_versions(claimed: str, pipeline: str, coming: str, kept: Collection[An
         raise PipelineError(f"pipeline {pipeline!r} is not claimed by this sink, which holds {claimed!r}")
     if not kept:
         raise PipelineError(f"there is no version {coming!r} of pipeline {pipeline!r} to take its place")
+
+
+def info_of(target: Target, pipeline: str, rows: int, last: Entry | None) -> ViewInfo:
+    """What is told of a stored view."""
+    return ViewInfo(
+        target.name,
+        pipeline,
+        tuple((field.name, str(field.type)) for field in target.schema),
+        target.key,
+        target.append,
+        rows,
+        last.batch if last else None,
+        last.committed_at if last else None,
+    )
 
 
 def weighted(target: Target, changes: Any) -> pl.DataFrame:

@@ -15,7 +15,7 @@ from millstream.errors import ViewError
 from millstream.sink import postgres_ledger as ledger
 from millstream.sink import postgres_tables as tables
 from millstream.sink.contract import Rows, Store, ViewInfo
-from millstream.sink.definition import COUNT, find, key_columns
+from millstream.sink.definition import COUNT, find, info_of, key_columns
 from millstream.sink.file import quote
 from millstream.sink.postgres_server import Pg, Server, first_line, literal
 from millstream.sink.postgres_values import encode, selected, sql_type
@@ -101,13 +101,4 @@ def _info(db: Pg, kept: tables.Kept) -> ViewInfo:
     count = "count(*)" if target.identity else f"coalesce(sum({COUNT}), 0)"
     (rows,) = db.execute(f"SELECT {count} FROM {kept.table}").fetchone() or (0,)
     last = next(iter(ledger.entries(db, kept.pipeline, 1)), None)
-    return ViewInfo(
-        target.name,
-        kept.pipeline,
-        tuple((field.name, str(field.type)) for field in target.schema),
-        target.key,
-        target.append,
-        int(rows),
-        last.batch if last else None,
-        last.committed_at if last else None,
-    )
+    return info_of(target, kept.pipeline, int(rows), last)

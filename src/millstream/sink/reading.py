@@ -12,7 +12,7 @@ from millstream.database import Db
 from millstream.errors import ViewError
 from millstream.sink import ledger, tables
 from millstream.sink.contract import Rows, Store, ViewInfo
-from millstream.sink.definition import COUNT, find, key_columns
+from millstream.sink.definition import COUNT, find, info_of, key_columns
 from millstream.sink.file import ViewFile, quote
 from millstream.sink.values import encode
 
@@ -91,13 +91,4 @@ def _info(db: Db, kept: tables.Kept) -> ViewInfo:
     target = kept.target
     rows = db.execute(f"SELECT {'count(*)' if target.identity else f'total({COUNT})'} FROM {kept.sql_name}").get
     last = next(iter(ledger.entries(db, kept.pipeline, 1)), None)
-    return ViewInfo(
-        target.name,
-        kept.pipeline,
-        tuple((field.name, str(field.type)) for field in target.schema),
-        target.key,
-        target.append,
-        int(rows),
-        last.batch if last else None,
-        last.committed_at if last else None,
-    )
+    return info_of(target, kept.pipeline, int(rows), last)
