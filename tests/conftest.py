@@ -1,4 +1,4 @@
-"""What tests share: one Kafka broker and one PostgreSQL server per process, one Spark session per run, started when first asked for."""
+"""What tests share: one Kafka broker, one PostgreSQL server and one Spark session per process, started when first asked for."""
 
 from __future__ import annotations
 
@@ -13,13 +13,6 @@ from millstream.spark.session import spark_session, stop_session
 from millstream.testing import KafkaBroker, PostgresServer
 
 pytest_plugins = ["millstream.testing.plugin"]  # also where the package that is installed is not this one
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With several processes (``-n``), let one of them have all tests that use the session: a second JVM would cost more."""
-    for item in items:
-        if "spark" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("spark"))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -59,6 +52,6 @@ def _postgres() -> PostgresServer:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """The one session, with the Kafka connector."""
+    """The one session of this process, with the Kafka connector; no test may stop it."""
     yield spark_session("tests", kafka=True)
     stop_session()

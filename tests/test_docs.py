@@ -110,15 +110,14 @@ def run_console(text: str, folder: Path) -> list[str]:
     ]
 
 
-@pytest.mark.xdist_group("spark")
 @pytest.mark.parametrize("page", RUNNABLE, ids=name_of)
 def test_every_block_of_a_page_runs(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     monkeypatch.chdir(tmp_path)
     found = [block for block in blocks(page) if block.skip is None]
-    if any("spark_session(" in block.text for block in found if block.kind == "python"):
-        request.getfixturevalue("spark")  # the page asks for a session and is given this one
+    if any(block.kind == "python" for block in found):
+        request.getfixturevalue("spark")  # a page that wants a session, said or not, is given this one
     namespace: dict[str, object] = {"__name__": "__page__"}
     printed: str | None = None
     for block in found:

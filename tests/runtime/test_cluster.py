@@ -89,7 +89,6 @@ def run_on(shop: Shop, master: str, *options: object, variables: dict[str, str] 
     return Child("run", shop.file, "--master", master, *small, *local, *options, variables=variables)
 
 
-@pytest.mark.xdist_group("spark")
 @pytest.mark.timeout(900)
 def test_a_local_cluster_has_executors_of_its_own_and_the_views_of_one_process(
     kafka: KafkaBroker, postgres: PostgresServer, tmp_path: Path, request: pytest.FixtureRequest
@@ -200,7 +199,6 @@ def test_workers_that_cannot_run_us_are_refused_at_the_start(
         assert not (tmp_path / "check").exists()
 
 
-@pytest.mark.xdist_group("spark")
 @pytest.mark.timeout(900)
 def test_a_worker_that_dies_in_the_middle_of_a_run_leaves_no_trace(
     cluster: Standalone, kafka: KafkaBroker, postgres: PostgresServer, tmp_path: Path, request: pytest.FixtureRequest

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from millstream.errors import ViewError
+from millstream.sink.beside import Beside
 from millstream.sink.contract import Sink, Store
 from millstream.sink.reading import SqliteStore
 from millstream.sink.sqlite import SqliteSink
@@ -109,11 +110,35 @@ POINTS = {
     ("sink.after_commit", 3): 3,
 }
 CREATING = "views.create.before_replace"
+SWAPPING = "sink.in_swap"
+SWAP = """
+import sys
+from millstream.sink.sqlite import SqliteSink
+with SqliteSink(sys.argv[1]) as sink:
+    sink.claim("shop")
+    sink.swap("shop", "shop~next", "shop~old")
+    sink.release()
+"""
 
 
 def test_every_failpoint_of_the_sink_is_killed_at_somewhere_here() -> None:
     found = {name for file in SOURCES.glob("*.py") for name in re.findall(r'failpoint\("([^"]+)"\)', file.read_text())}
-    assert found == {name for name, _ in POINTS}
+    assert found == {name for name, _ in POINTS} | {SWAPPING}
+
+
+@pytest.mark.parametrize("time", [1, 2])
+def test_a_kill_in_the_middle_of_a_swap_leaves_both_versions_where_they_were(tmp_path: Path, time: int) -> None:
+    path = tmp_path / "views.db"
+    go_on(path, 3)
+    with Beside(SqliteSink(path)) as beside:
+        go_on_in(beside, 5)
+    assert run(SWAP, path, failpoint=f"{SWAPPING}:kill@{time}").returncode == -signal.SIGKILL
+    with SqliteStore(path) as store:
+        assert rows(store, "totals") == [("ann", 2, 1.0)]
+        assert rows(store, "totals~next") == [("ann", 4, 2.0)]
+        assert run(SWAP, path).returncode == 0
+        assert rows(store, "totals") == [("ann", 4, 2.0)]
+        assert rows(store, "totals~old") == [("ann", 2, 1.0)]
 
 
 @pytest.mark.parametrize(("point", "batches"), POINTS.items())
