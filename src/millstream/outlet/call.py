@@ -34,8 +34,6 @@ class Refuse(Exception):
 class CallOutlet(Outlet):
     """Calls a function with the changes of a batch, never with none."""
 
-    modes = ("at least once", "at most once")
-
     def __init__(self, function: Callable[[Sequence[Change]], None], producer: str) -> None:
         self._function, self._producer = function, producer
 

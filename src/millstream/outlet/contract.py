@@ -13,8 +13,6 @@ from typing import Any, NamedTuple, Self
 
 import polars as pl
 
-from millstream.plan.outgoing import Mode
-
 
 class Parcel(NamedTuple):
     """The net change of a view in a batch.
@@ -48,9 +46,6 @@ class Packed(NamedTuple):
 
 class Outlet(ABC):
     """One place for the changes of one view."""
-
-    modes: tuple[Mode, ...] = ("exactly once", "at least once", "at most once")
-    """What it can promise; the first unless another is asked for."""
 
     @abstractmethod
     def last(self) -> int | None:

@@ -90,14 +90,12 @@ def exchange(pipeline: str, sinks: Mapping[str, Sink], coming: str, going: str) 
 
 
 def finish_exchange(pipeline: str, sinks: Mapping[str, Sink]) -> None:
-    """Finish an exchange that was cut short between two stores: one has what in the other is still the version beside."""
-    lasts = {last.checkpoint for sink in sinks.values() if (last := sink.last(pipeline)) is not None}
-    for coming, going in ((NEXT, OLD), (OLD, NEXT)):
-        for sink in sinks.values():
-            waiting, last = sink.last(pipeline + coming), sink.last(pipeline)
-            if (
-                waiting is not None
-                and waiting.checkpoint in lasts
-                and (last is None or last.checkpoint != waiting.checkpoint)
-            ):
+    """Finish an exchange that was cut short between two stores: the first one has what in another is still the version beside."""
+    first = next(iter(sinks.values())).last(pipeline)
+    for sink in sinks.values():
+        last = sink.last(pipeline)
+        for coming, going in ((NEXT, OLD), (OLD, NEXT)):
+            beside = sink.last(pipeline + coming)
+            if first and last and beside and last.checkpoint != first.checkpoint == beside.checkpoint:
                 sink.swap(pipeline, pipeline + coming, pipeline + going)
+                break
