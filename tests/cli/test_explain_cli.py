@@ -45,7 +45,7 @@ def test_a_pipeline_is_explained_without_a_log_and_nothing_is_made(
     assert execute(["explain", "shop.py"]) == 0
     out, err = capsys.readouterr()
     assert err == ""
-    assert out.startswith("pipeline shop: reads 2 topics (clicks, users); 3 stages")
+    assert out.startswith("pipeline shop: reads 2 topics (clicks, users); 2 stages")
     assert "dropped  when the mark reaches window_end" in out
     assert "grows with its keys: view with_country" in out
     assert "not replayable: view with_country" in out
@@ -55,7 +55,7 @@ def test_a_pipeline_is_explained_without_a_log_and_nothing_is_made(
 def test_one_view_alone(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert execute(["explain", str(shop), "per_minute"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("pipeline shop: reads 1 topic (clicks); 2 stages")
+    assert out.startswith("pipeline shop: reads 1 topic (clicks); 1 stage")
     assert "view per_minute" in out
     assert "unbounded" not in out
     assert "grows with" not in out
@@ -72,7 +72,7 @@ def test_json_has_the_same_facts(shop: Path, capsys: pytest.CaptureFixture[str])
     assert execute(["explain", str(shop), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["pipeline"], found["topics"]) == ("shop", ["clicks", "users"])
-    assert found["stages"] == ["admission", "stage 1", "stage 2"]
+    assert found["stages"] == ["stage 1", "stage 2"]
     steps = {step["number"]: step for step in found["steps"]}
     views = {view["name"]: view for view in found["views"]}
     assert views["per_minute"]["unbounded"] == []

@@ -67,6 +67,18 @@ class Count(msgspec.Struct, array_like=True):
     appended: int | None = None
 
 
+@dataclass
+class Gate:
+    """The admission of what a batch holds of one partition, where its records are read: piece by piece, in order of offsets.
+
+    It shuts at the first record that only Spark can decode. What comes after waits for that, to be judged together.
+    """
+
+    before: int
+    watermark: int
+    shut: bool = False
+
+
 def judge(feed: Feed, rows: pl.DataFrame, watermark: int, seen: npt.NDArray[np.int64] | None = None) -> Verdicts:
     """Sort the rows of one partition, which are in the order of their offsets, into verdicts.
 

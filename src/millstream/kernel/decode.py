@@ -18,10 +18,11 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from millstream.kernel.admit import HEARTBEAT_KEY
+from millstream.kernel.admit import HEARTBEAT_KEY, Gate
 from millstream.kernel.chunk import Chunk
 from millstream.kernel.host import COLUMNS, Host, is_used
 from millstream.kernel.scalar import Scalar, compile_scalar
+from millstream.kernel.state import NEVER
 from millstream.plan.chain import Feed
 from millstream.plan.narrow import narrowed
 from millstream.plan.nodes import Column
@@ -108,15 +109,30 @@ class Decoder:
         feed = self.feeds.get(topic)
         return not isinstance(feed, FeedDecoder) or bool({"_key", "_timestamp"} & feed.used)
 
-    def pack(self, topic: str, partition: int, records: Records) -> tuple[list[Chunk], Booleans]:
-        """Pack records; also say which ones are left for Spark."""
-        feed = self.feeds.get(topic)
-        left = np.ones(len(records.values), bool)
-        if not isinstance(feed, FeedDecoder) or not len(left):
-            return [], left
-        frame, left = feed.decode(partition, records)
-        chunks = list(self.host.pack_feed(feed.feed, partition, frame)) if frame.height else []
-        return chunks, left
+    def pack(
+        self, topic: str, partition: int, records: Records, gate: Gate | None = None
+    ) -> tuple[list[Chunk], Booleans]:
+        """Pack records, which are admitted if there is a gate; also say which ones are left for Spark."""
+        decoder = self.feeds.get(topic)
+        frame, left = None, np.ones(len(records.values), bool)
+        if isinstance(decoder, FeedDecoder) and len(left):
+            frame, left = decoder.decode(partition, records)
+        feed = self._feed(topic)
+        if gate is not None:
+            return list(self.host.pass_gate(feed, partition, frame, gate, whole=not left.any())), left
+        return list(self.host.pack_feed(feed, partition, frame)) if frame is not None and frame.height else [], left
+
+    def gate(self, topic: str, watermark: int | None) -> Gate | None:
+        """The gate of a partition, where its topic is admitted as it is read; the watermark is None if there is none yet."""
+        feed, before = self._feed(topic), NEVER if watermark is None else watermark
+        return Gate(before, before) if feed.judged and not self.host.chain.staged(feed) else None
+
+    def leave(self, topic: str, partition: int, gate: Gate) -> list[Chunk]:
+        """What is to be said at the end of a partition's records."""
+        return list(self.host.leave_gate(self._feed(topic), partition, gate))
+
+    def _feed(self, topic: str) -> Feed:
+        return next(feed for feed in self.host.chain.feeds if feed.source.topic == topic)
 
     @property
     def feeds(self) -> Mapping[str, FeedDecoder | str]:

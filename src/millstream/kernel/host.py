@@ -14,7 +14,7 @@ import polars as pl
 import pyarrow as pa
 
 from millstream.errors import PipelineError, PlanError
-from millstream.kernel.admit import admit, admit_at_once
+from millstream.kernel.admit import Gate, admit, admit_at_once, judge, outcome
 from millstream.kernel.asof import AsOfJoinKernel, LatestJoinKernel
 from millstream.kernel.changelog import ChangelogKernel
 from millstream.kernel.chunk import SIDES, Chunk, Kind, from_bytes, mark, one_frame, read_mark, send, shaped, to_bytes
@@ -137,6 +137,50 @@ class Host:
             yield Chunk(ADMIT, feed.number, partition, Kind.CHANGES, to_bytes(rows))
         else:
             yield from self._passed(admit_at_once(feed, partition, rows), partition)
+
+    def pass_gate(
+        self, feed: Feed, partition: int, rows: pl.DataFrame | None, gate: Gate, *, whole: bool
+    ) -> Iterator[Chunk]:
+        """Admit a piece of a partition's records where they are read; ``whole`` says that none of it is left to Spark."""
+        if not whole and not gate.shut:
+            gate.shut = True
+            yield Chunk(ADMIT, feed.number, partition, Kind.MARK, msgspec.msgpack.encode(("", gate.watermark)))
+        if rows is None or not rows.height:
+            return
+        if gate.shut:
+            yield Chunk(ADMIT, feed.number, partition, Kind.CHANGES, to_bytes(rows))
+            return
+        verdicts = judge(feed, rows, gate.watermark)
+        gate.watermark = verdicts.watermark
+        yield from self._passed(outcome(feed, partition, rows, verdicts), partition)
+
+    def leave_gate(self, feed: Feed, partition: int, gate: Gate) -> Iterator[Chunk]:
+        """Say how far a partition has come, at the end of its records; behind a gate that has shut, more is said later."""
+        if gate.watermark > gate.before:
+            marks = [
+                each
+                for port in feed.ports
+                if port.marks
+                for each in mark(f"{feed.number}:{partition}", gate.watermark, port)
+            ]
+            yield from self._passed(marks, partition)
+
+    def is_waiting(self, stage: int, target: int) -> bool:
+        """Whether a chunk waits for others before a gate that has shut."""
+        return stage == ADMIT and not self.chain.staged(self.chain.feed(target))
+
+    def admit_waiting(self, chunks: Iterable[Chunk]) -> Iterator[Chunk]:
+        """Judge what has waited, once all records of the partitions are decoded."""
+        groups: dict[tuple[int, int], list[Chunk]] = {}
+        for chunk in chunks:
+            groups.setdefault((chunk.target, chunk.bucket), []).append(chunk)
+        for (target, partition), group in groups.items():
+            feed = self.chain.feed(target)
+            (before,) = (read_mark(chunk.data)[1] for chunk in group if chunk.kind == Kind.MARK)
+            gate = Gate(before, before)
+            frames = [from_bytes(chunk.data) for chunk in group if chunk.kind == Kind.CHANGES]
+            yield from self.pass_gate(feed, partition, pl.concat(frames).sort("_o"), gate, whole=True)
+            yield from self.leave_gate(feed, partition, gate)
 
     def run(self, stage: int, target: int, bucket: int, chunks: Iterable[Chunk], store: Store) -> Iterator[Chunk]:
         """Run one stage's part for one (target, bucket); what is for a later stage passes through."""

@@ -56,8 +56,11 @@ def _add(one: Count, other: Count) -> Count:
         name: getattr(one, name) + getattr(other, name)
         for name in ("records", "admitted", "late", "duplicate", "future", "malformed", "wild", "heartbeats")
     }
-    appended = max(filter(None, (one.appended, other.appended)), default=None)
-    return msgspec.structs.replace(one, next=max(one.next, other.next), appended=appended, **summed)
+    latest = {
+        name: max((value for each in (one, other) if (value := getattr(each, name)) is not None), default=None)
+        for name in ("appended", "watermark", "next")
+    }
+    return msgspec.structs.replace(one, **latest, **summed)
 
 
 def raw_schemas(chain: Chain, feeds: Mapping[int, pl.Schema]) -> dict[str, pl.Schema]:

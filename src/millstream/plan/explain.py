@@ -7,6 +7,7 @@ log.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 from millstream.plan import describe, expression, kept
@@ -28,6 +29,7 @@ class Defined(Protocol):
     name: str
     to: str
     buckets: int
+    log: str
 
     @property
     def views(self) -> Mapping[str, Any]:
@@ -41,7 +43,8 @@ def explain(pipeline: Defined) -> Explanation:
     """Explain a pipeline from its definition alone; ``str`` of it is for people."""
     pipeline.validate()
     views = [ViewPlan(view.name, view.node, view.to, view.emit, view.key) for view in pipeline.views.values()]
-    return explain_chain(pipeline.name, build_chain(views, buckets=pipeline.buckets, to=pipeline.to))
+    chain = build_chain(views, buckets=pipeline.buckets, to=pipeline.to)
+    return explain_chain(pipeline.name, replace(chain, early=pipeline.log.startswith("sqlite:")))
 
 
 def explain_chain(name: str, chain: Chain) -> Explanation:
@@ -53,7 +56,7 @@ def explain_chain(name: str, chain: Chain) -> Explanation:
     steps = []
     for maker in makers:
         users = tuple(output.name for output in chain.outputs if maker.number in below[output.number])
-        made = _feed(maker, users) if isinstance(maker, Feed) else words.kernel(maker, users)
+        made = words.feed(maker, users) if isinstance(maker, Feed) else words.kernel(maker, users)
         steps.append(made)
     return Explanation(
         name,
@@ -79,6 +82,7 @@ class _Explained(Words):
     """Kernels and ports of a chain, told."""
 
     def __init__(self, chain: Chain) -> None:
+        self.chain = chain
         super().__init__(chain)
         self.grows = growth(chain)
 
@@ -100,10 +104,14 @@ class _Explained(Words):
             beside=self.beside(operator),
         )
 
+    def feed(self, feed: Feed, views: tuple[str, ...]) -> Step:
+        """What is done with a topic, for these views."""
+        return _feed(feed, self.stage(feed), views)
+
     def stage(self, maker: Feed | Operator) -> str:
         """Where rows are made: a union's are where those of its last input are."""
         if isinstance(maker, Feed):
-            return "admission" if maker.judged else "packing"
+            return "admission" if self.chain.staged(maker) else "reading" if maker.judged else "packing"
         if maker.passes:
             return self.stage(max((self.makers[each] for each in maker.inputs), key=_depth))
         return f"stage {maker.stage}"
@@ -167,19 +175,21 @@ def _is_plain(text: str, names: Collection[str] = ()) -> bool:
     return text in names or expression.plain_column(text) is not None
 
 
-def _feed(feed: Feed, views: tuple[str, ...]) -> Step:
+def _feed(feed: Feed, stage: str, views: tuple[str, ...]) -> Step:
     source, time = feed.source, feed.source.time
     kept_of = ["one watermark for each partition"] if time else []
     kept_of += ["the highest number of each producer"] if source.sequence else []
     endless = "never: it grows with the producers" if source.sequence else "never; it does not grow"
-    judged = (
-        "its records are judged in the order of offsets" if feed.judged else "its records are judged as they are packed"
-    )
+    judged = {
+        "admission": "its records are judged in the order of offsets",
+        "reading": "its records are judged in the order of offsets, as they are read",
+        "packing": "its records are judged as they are packed",
+    }[stage]
     return Step(
         feed.number,
         "feed",
         _title(feed),
-        "admission" if feed.judged else "packing",
+        stage,
         ADMIT,
         f"reads topic {source.topic}; {judged}",
         " and ".join(kept_of) or "nothing",

@@ -35,7 +35,7 @@ class Arrow:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A feed or a kernel. ``stage`` is "packing", "admission" or "stage 1" and so on; ``views`` are all that need it."""
+    """A feed or a kernel. ``stage`` is "packing", "reading", "admission" or "stage 1" and so on; ``views`` are all that need it."""
 
     number: int
     kind: Literal["feed", "kernel"]

@@ -18,7 +18,7 @@ from millstream.plan.words import Words
 def layout(chain: Chain) -> dict[str, str]:
     """What has state under each number: the admission of a topic, or a kernel with its stage, its key and a digest of the rest."""
     words = Words(chain)
-    found = {str(feed.number): f"the admission of {feed.source.topic}" for feed in chain.feeds if feed.judged}
+    found = {str(feed.number): f"the admission of {feed.source.topic}" for feed in chain.feeds if chain.staged(feed)}
     for operator in chain.operators:
         found[str(operator.number)] = _kernel(operator, words)
     return found

@@ -133,11 +133,17 @@ class Chain:
     outputs: tuple[Output, ...]
     buckets: int
     tasks: int = 1
+    early: bool = False
+    """Whether streams that only tell time are judged where their records are read: their watermarks come along with the offsets."""
+
+    def staged(self, feed: Feed) -> bool:
+        """Whether a feed's admission has state of its own, so that it is a stage."""
+        return feed.judged and (not self.early or feed.source.sequence is not None)
 
     @property
     def stages(self) -> tuple[int, ...]:
         """The stages there are; admission is one where a feed needs it."""
-        admission = {ADMIT} if any(feed.judged for feed in self.feeds) else set()
+        admission = {ADMIT} if any(map(self.staged, self.feeds)) else set()
         return tuple(sorted(admission | {operator.stage for operator in self.operators if not operator.passes}))
 
     def feed(self, number: int) -> Feed:

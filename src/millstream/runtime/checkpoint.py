@@ -44,6 +44,8 @@ class Checkpoint(msgspec.Struct, frozen=True):
     views: dict[str, str] = {}
     """The fingerprint of each view by itself, for :mod:`millstream.runtime.change`; and of each kernel, with what it does."""
     kernels: dict[str, str] = {}
+    early: bool = False
+    """Whether streams that only tell time are admitted where they are read; see :class:`~millstream.plan.parts.Chain`."""
 
 
 def open_checkpoint(
@@ -182,6 +184,24 @@ def renumber(folder: Path, epoch: int) -> None:
         _write(identity_of(folder), msgspec.structs.replace(found, epoch=max(epoch, found.epoch)))
 
 
+def is_early(folder: Path, pipeline: Pipeline) -> bool:
+    """Whether streams are admitted where they are read: as the checkpoint was made, and on the embedded log if it is new."""
+    found = read_checkpoint(folder)
+    return found.early if found is not None else pipeline.log.startswith("sqlite:")
+
+
+def watermarks_of(folder: Path) -> Path:
+    """The file by which the source of a stream learns the watermarks after a batch; the ledger has them for good."""
+    return folder / "watermarks.json"
+
+
+def write_watermarks(folder: Path, found: Mapping[str, Mapping[int, int]]) -> None:
+    """Tell the source how far each partition's time has come."""
+    fresh = watermarks_of(folder).with_suffix(".new")
+    fresh.write_bytes(msgspec.json.encode(found))
+    fresh.rename(watermarks_of(folder))
+
+
 def identity_of(folder: Path) -> Path:
     """The file that says whose checkpoint a folder is; it is there from the start of a stream on."""
     return folder / _NAME
@@ -206,6 +226,7 @@ def _make(
         epoch=epoch,
         views={name: pipeline.view_fingerprint(name) for name in pipeline.views},
         kernels=kernels(chain),
+        early=chain.early,
     )
     _write(path, made)
     return made

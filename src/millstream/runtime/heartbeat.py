@@ -24,6 +24,7 @@ from millstream.log.partitioner import partition_of
 from millstream.plan.chain import Chain, micros
 from millstream.plan.nodes import EventTime
 from millstream.runtime.delivery import Position
+from millstream.spark.source import places_of
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -169,4 +170,4 @@ def finished_offsets(query: StreamingQuery) -> dict[str, dict[str, int]] | None:
     for source in done["sources"]:
         end = source["endOffset"]
         read |= json.loads(end) if isinstance(end, str) else end or {}
-    return read
+    return places_of(read)

@@ -35,8 +35,11 @@ from millstream.runtime.checkpoint import (
     folder_of,
     fresh_folder,
     identity_of,
+    is_early,
     newest_entry,
     open_checkpoint,
+    watermarks_of,
+    write_watermarks,
 )
 from millstream.runtime.delivery import Delivered, Delivery, Position, finished_schema, to_time
 from millstream.runtime.failure import explain
@@ -135,11 +138,11 @@ def run(
     return _Run(pipeline, options, progress or (lambda _: None), stop or threading.Event()).run(spark)
 
 
-def chain_of(pipeline: Pipeline, tasks: int = 1) -> Chain:
-    """The chain of a pipeline; ``tasks`` of a stage share its buckets."""
+def chain_of(pipeline: Pipeline, tasks: int = 1, *, early: bool = False) -> Chain:
+    """The chain of a pipeline; ``tasks`` of a stage share its buckets; ``early`` is :attr:`~millstream.plan.parts.Chain.early`."""
     pipeline.validate()
     views = [ViewPlan(view.name, view.node, view.to, view.emit, view.key) for view in pipeline.views.values()]
-    return build_chain(views, buckets=pipeline.buckets, to=pipeline.to, tasks=tasks)
+    return replace(build_chain(views, buckets=pipeline.buckets, to=pipeline.to, tasks=tasks), early=early)
 
 
 def session_for(pipeline: Pipeline, chain: Chain, given: SparkSession | None) -> SparkSession:
@@ -216,13 +219,15 @@ class _Run:
             self.spark = spark = session_for(self.pipeline, self.chain, given)
             if given is None:
                 warm_up(spark, self.pipeline.log, bounds)
+            early = is_early(folder, self.pipeline)
+            self.chain = chain_of(self.pipeline, early=early)
             checkpoint = open_checkpoint(
                 folder, self.pipeline, self.chain, starts, last, spark.sparkContext.defaultParallelism, epoch
             )
             settle(folder)
             if not is_one_process(spark.sparkContext.master):
                 check_shared(spark, identity_of(folder))
-            self.chain = chain_of(self.pipeline, checkpoint.tasks)
+            self.chain = chain_of(self.pipeline, checkpoint.tasks, early=early)
             self.position = Position(
                 checkpoint.start, {topic: dict(found) for topic, found in checkpoint.start.items()}
             )
@@ -288,7 +293,10 @@ class _Run:
             limit=self.options.rate_limit,
             kafka=self.pipeline.kafka or {},
             decoder=shortcut.decoder_for(spark, Host(self.chain, counts)),
+            watermarks=str(watermarks_of(folder)) if self.chain.early else "",
         )
+        self.folder = folder
+        write_watermarks(folder, self.position.watermarks)
         self.topics = sorted(partitions)
         seconds = self.options.interval.total_seconds()
         return (
@@ -305,6 +313,7 @@ class _Run:
             failpoint("run.before_delivery")
             delivered = self.delivery.deliver(frame, batch)
             failpoint("run.after_delivery")
+            write_watermarks(self.folder, self.position.watermarks)
             self._advance(delivered)
         except BaseException as error:
             # What the end cuts off is no failure: it runs again.

@@ -49,6 +49,7 @@ def stream_records(
     limit: int | None,
     kafka: Mapping[str, str],
     decoder: Decoder | None = None,
+    watermarks: str = "",
 ) -> DataFrame:
     """A stream over the topics (name → number of partitions); ``start`` counts only where there is no checkpoint yet.
 
@@ -63,6 +64,7 @@ def stream_records(
         spark.dataSource.register(MillstreamSource)
         options |= {"log": absolute(log), "subscribe": ",".join(partitions), "assign": assign, "group": group}
         options |= {"includeAppendTime": "true", "includeHeaders": "false", "wholeAppends": "true"}
+        options |= {"watermarks": watermarks}
         return _embedded(spark.readStream.format("millstream").options(**options), decoder)
     options |= {"assign": assign, **kafka_options(log, kafka)}
     return _kafka(spark.readStream.format("kafka").options(**options), decoder)

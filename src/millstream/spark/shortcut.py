@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from pyspark.sql import DataFrame, SparkSession
 
+    from millstream.kernel.admit import Gate
+    from millstream.kernel.chunk import Chunk
     from millstream.kernel.decode import Decoder, Records
     from millstream.kernel.host import Host
     from millstream.log.scan import Values
@@ -50,11 +52,11 @@ DDL = (
 
 
 def decoder_for(spark: SparkSession, host: Host) -> Decoder | None:
-    """The decoder of a chain, if there is a topic that it can decode."""
+    """The decoder of a chain, if there is a topic that it can decode, or that is admitted where it is read."""
     from millstream.kernel.decode import Decoder
 
     decoder = Decoder(host, utc=spark.conf.get("spark.sql.session.timeZone") in _UTC)
-    return decoder if decoder.useful else None
+    return decoder if decoder.useful or host.chain.early else None
 
 
 def to_text(decoder: Decoder) -> str:
@@ -75,18 +77,24 @@ def shorten(
     partition: int,
     records: Records,
     raw: Callable[[npt.NDArray[np.bool_]], pa.RecordBatch],
+    gate: Gate | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Turn records of one partition into chunks; ``raw`` gives those that are left as they are, in :data:`RAW`."""
-    chunks, left = decoder.pack(topic, partition, records)
-    if chunks:
-        yield _row_batch(
-            [pa.array(column, kind) for column, kind in zip(zip(*chunks, strict=True), CHUNK.values(), strict=True)],
-            [pa.nulls(len(chunks), kind) for kind in RAW.values()],
-        )
+    chunks, left = decoder.pack(topic, partition, records, gate)
+    yield from rows_of(chunks)
     if left.any():
         rest = raw(left)
         yield _row_batch(
             [pa.nulls(rest.num_rows, kind) for kind in CHUNK.values()], [rest.column(name) for name in RAW]
+        )
+
+
+def rows_of(chunks: list[Chunk]) -> Iterator[pa.RecordBatch]:
+    """Chunks as rows of the frame."""
+    if chunks:
+        yield _row_batch(
+            [pa.array(column, kind) for column, kind in zip(zip(*chunks, strict=True), CHUNK.values(), strict=True)],
+            [pa.nulls(len(chunks), kind) for kind in RAW.values()],
         )
 
 
@@ -97,7 +105,7 @@ def records_of(values: Values) -> Records:
     return Records(values.offsets, None, values.appended * 1000, None, values.values)
 
 
-def shorten_batch(decoder: Decoder, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+def shorten_batch(decoder: Decoder, batch: pa.RecordBatch, gate: Gate | None = None) -> Iterator[pa.RecordBatch]:
     """The same for records of one partition in an Arrow batch."""
     from millstream.kernel.decode import Records
 
@@ -112,7 +120,7 @@ def shorten_batch(decoder: Decoder, batch: pa.RecordBatch) -> Iterator[pa.Record
         batch.column("value").to_pylist(),
     )
     topic, partition = batch.column("topic")[0].as_py(), batch.column("partition")[0].as_py()
-    yield from shorten(decoder, topic, partition, records, lambda left: batch.filter(pa.array(left)))
+    yield from shorten(decoder, topic, partition, records, lambda left: batch.filter(pa.array(left)), gate)
 
 
 def _row_batch(chunk: list[pa.Array], raw: list[pa.Array]) -> pa.RecordBatch:

@@ -5,8 +5,9 @@ Columns and option names are those of Spark's Kafka source: key, value, topic, p
 ``maxOffsetsPerTrigger``, ``minPartitions``. Ours are ``log`` (the address), ``archive`` (a folder: offsets that have
 left the live log are read from there), ``group`` (the consumer group that shows the progress, ``spark-TOPIC`` unless
 named), ``includeAppendTime``, ``includeHeaders`` (true unless said), ``assign`` (JSON, topic → partitions: only these, even if the topic grows),
-``wholeAppends`` (a limit never cuts an append in two: all partitions are cut at one append time) and ``decoder`` (for
-pipelines: see :mod:`millstream.spark.shortcut`).
+``wholeAppends`` (a limit never cuts an append in two: all partitions are cut at one append time), and for pipelines ``decoder``
+(see :mod:`millstream.spark.shortcut`) and ``watermarks``: a file with those that hold after the last batch. A batch's offsets
+then have, under :data:`WATERMARKS`, the ones before it, so that Spark keeps them and a batch that is run again has the same.
 
 All partitions of a micro-batch are cut in one read transaction, so at the end of whole append batches unless a limit
 says otherwise. A range that is neither in the log nor in the archive is an error that names it, never a silent gap.
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from millstream.kernel.admit import Gate
     from millstream.kernel.decode import Decoder
 
 Offsets = dict[str, dict[str, int]]
@@ -54,6 +56,8 @@ TYPES = {
     "headers": "array<struct<key: string, value: binary>>",
     "append_time": "timestamp",
 }
+WATERMARKS = ""
+"""Where offsets keep watermarks: no topic has that name."""
 _CHUNK = 20_000
 _SMALL = 10_000  # records
 
@@ -76,6 +80,7 @@ class Options:
     whole_appends: bool = False
     headers: bool = True
     decoder: str = ""
+    watermarks: str = ""
 
     @property
     def columns(self) -> list[str]:
@@ -115,14 +120,15 @@ class Options:
             whole_appends=low.get("wholeappends", "false").lower() == "true",
             headers=low.get("includeheaders", "true").lower() == "true",
             decoder=low.get("decoder", ""),
+            watermarks=low.get("watermarks", ""),
         )
 
 
 class Task(InputPartition):
-    """What one task reads, one range after the other."""
+    """What one task reads, one range after the other; and the watermarks of all partitions before it."""
 
-    def __init__(self, ranges: Sequence[Part]) -> None:
-        self.ranges = list(ranges)
+    def __init__(self, ranges: Sequence[Part], watermarks: Offsets) -> None:
+        self.ranges, self.watermarks = list(ranges), watermarks
 
 
 class MillstreamSource(DataSource):
@@ -223,10 +229,11 @@ class _Planner:
 
     def tasks(self, start: Offsets, end: Offsets) -> list[Task]:
         """Cut [start, end) into tasks: a range each, or all in one if there is little, as a task costs more than it."""
-        ranges = self.ranges(start, end)
+        watermarks: Any = end.get(WATERMARKS, {})
+        ranges = self.ranges(places_of(start), places_of(end))
         if ranges and not self.options.min_partitions and sum(each.end - each.start for each in ranges) <= _SMALL:
-            return [Task(ranges)]
-        return [Task([each]) for each in ranges]
+            return [Task(ranges, watermarks)]
+        return [Task([each], watermarks) for each in ranges]
 
     def ranges(self, start: Offsets, end: Offsets) -> list[Part]:
         """Cut [start, end) into ranges; partitions that are new begin at their first offset."""
@@ -249,9 +256,14 @@ class _Planner:
         if not isinstance(partition, Task):  # None is Spark's way to say that there is nothing to read
             return
         for each in partition.ranges:
-            yield from self._read(each)
+            decoder, gate = self._decoder, None
+            if decoder is not None:
+                gate = decoder.gate(each.topic, partition.watermarks.get(each.topic, {}).get(str(each.partition)))
+            yield from self._read(each, gate)
+            if decoder is not None and gate is not None:
+                yield from shortcut.rows_of(decoder.leave(each.topic, each.partition, gate))
 
-    def _read(self, part: Part) -> Iterator[pa.RecordBatch]:
+    def _read(self, part: Part, gate: Gate | None) -> Iterator[pa.RecordBatch]:
         """First what is archived, then what is live."""
         live = part.start
         archive = self.archive(part.topic)
@@ -259,14 +271,14 @@ class _Planner:
         if archive and span and span[0] <= part.start < span[1]:
             live = min(span[1], part.end)
             for batch in archive.read(part.partition, part.start, live):
-                yield from self._batch(batch)
+                yield from self._batch(batch, gate)
         while live < part.end:
             rest = part._replace(start=live)
             if self._decoder is not None and (values := self._values(self._decoder, rest)) is not None:
-                yield from self._shortened(self._decoder, rest, values)
+                yield from self._shortened(self._decoder, rest, values, gate)
                 live = int(values.offsets[-1]) + 1
             elif rows := scan_rows(self.log, rest, _CHUNK):
-                yield from self._batch(to_arrow(part.topic, part.partition, rows))
+                yield from self._batch(to_arrow(part.topic, part.partition, rows), gate)
                 live = rows[-1][0] + 1
             else:
                 return  # compaction has left nothing of the rest
@@ -275,16 +287,16 @@ class _Planner:
     def _decoder(self) -> Decoder | None:
         return shortcut.from_text(self.options.decoder) if self.options.decoder else None
 
-    def _batch(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    def _batch(self, batch: pa.RecordBatch, gate: Gate | None) -> Iterator[pa.RecordBatch]:
         if self._decoder is not None:
-            yield from shortcut.shorten_batch(self._decoder, batch)
+            yield from shortcut.shorten_batch(self._decoder, batch, gate)
         else:
             yield batch.select(self.options.columns)
 
     def _values(self, decoder: Decoder, part: Part) -> Values | None:
         return None if decoder.wants_all(part.topic) else scan_values(self.log, part, _CHUNK, decoder.reserved)
 
-    def _shortened(self, decoder: Decoder, part: Part, values: Values) -> Iterator[pa.RecordBatch]:
+    def _shortened(self, decoder: Decoder, part: Part, values: Values, gate: Gate | None) -> Iterator[pa.RecordBatch]:
         """Chunks by the values alone; what is left is read again, whole."""
 
         def raw(left: npt.NDArray[np.bool_]) -> pa.RecordBatch:
@@ -292,7 +304,7 @@ class _Planner:
             return to_arrow(part.topic, part.partition, list(compress(rows, left)))
 
         records = shortcut.records_of(values)
-        yield from shortcut.shorten(decoder, part.topic, part.partition, records, raw)
+        yield from shortcut.shorten(decoder, part.topic, part.partition, records, raw, gate)
 
 
 class BatchReader(_Planner, DataSourceReader):
@@ -322,10 +334,14 @@ class StreamReader(_Planner, DataSourceStreamReader, SupportsTriggerAvailableNow
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802
         """The end, or as far as the limit lets us, each partition getting its share of it."""
         self.commit(start)  # Spark asks only after it has finished what lies before, and commit() comes a batch late
-        end = self._target or self.ends()
-        if not isinstance(limit, ReadMaxRows):
+        places, end = places_of(start), self._target or self.ends()
+        if isinstance(limit, ReadMaxRows):
+            end = (self._cut_at_append if self.options.whole_appends else cut)(places, end, limit.max_rows)
+        if not self.options.watermarks:
             return end
-        return (self._cut_at_append if self.options.whole_appends else cut)(start, end, limit.max_rows)
+        if end == places:
+            return start  # nothing new, whatever the watermarks are now
+        return {**end, WATERMARKS: json.loads(Path(self.options.watermarks).read_bytes())}
 
     def _cut_at_append(self, start: Offsets, end: Offsets, limit: int) -> Offsets:
         """Go at most ``limit`` records towards end, all partitions up to one append time; at least to the first."""
@@ -372,6 +388,7 @@ class StreamReader(_Planner, DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def commit(self, end: Offsets) -> None:
         """Show the progress as a consumer group."""
+        end = places_of(end)
         if end == self._shown:
             return
         self._shown = end
@@ -383,6 +400,11 @@ class StreamReader(_Planner, DataSourceStreamReader, SupportsTriggerAvailableNow
         if self._opened is not None:
             self._opened.close()
             self._opened = None
+
+
+def places_of(offsets: Offsets) -> Offsets:
+    """Offsets without the watermarks that may be with them."""
+    return {topic: found for topic, found in offsets.items() if topic != WATERMARKS}
 
 
 def cut(start: Offsets, end: Offsets, limit: int) -> Offsets:

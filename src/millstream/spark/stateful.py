@@ -49,22 +49,37 @@ def stage(frame: DataFrame, host: Host, number: int) -> DataFrame:
 
 def _packer(host: Host) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        waiting: list[Chunk] = []
         for batch in batches:
-            yield from _packed(host, batch)
+            yield from _packed(host, batch, waiting)
+        if waiting:
+            yield _to_arrow(list(host.admit_waiting(waiting)))
 
     return run
 
 
-def _packed(host: Host, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Chunks as they are, where records took the shortcut, and records as chunks."""
+def _packed(host: Host, batch: pa.RecordBatch, waiting: list[Chunk]) -> Iterator[pa.RecordBatch]:
+    """Chunks as they are, where records took the shortcut, and records as chunks; those of a gate that has shut wait."""
+    import pyarrow as pa
     import pyarrow.compute as pc
 
     if "_stage" in batch.schema.names:
         ready = batch.column("_stage").is_valid()
-        yield batch.filter(ready).select([f"_{name}" for name in _fields()]).rename_columns(_fields())
+        there = batch.filter(ready).select([f"_{name}" for name in _fields()]).rename_columns(_fields())
         batch = batch.filter(pc.invert(ready))
+        waits = [
+            host.is_waiting(*pair)
+            for pair in zip(*(there.column(name).to_pylist() for name in _fields()[:2]), strict=True)
+        ]
+        if any(waits):
+            mask = pa.array(waits)
+            waiting += _chunks(zip(*(column.to_pylist() for column in there.filter(mask).columns), strict=True))
+            there = there.filter(pc.invert(mask))
+        yield there
     if batch.num_rows:
-        yield _to_arrow(list(host.pack(batch)))
+        made = list(host.pack(batch))
+        waiting += [chunk for chunk in made if host.is_waiting(chunk.stage, chunk.target)]
+        yield _to_arrow([chunk for chunk in made if not host.is_waiting(chunk.stage, chunk.target)])
 
 
 def _batch_stage(host: Host, number: int) -> Callable[[tuple[pa.Scalar, ...], pa.Table], pa.Table]:

@@ -1,0 +1,135 @@
+"""Admission where records are read, against admission as a stage of its own: the same verdicts, counts and marks.
+
+Records come in batches and, within a batch, in pieces of any size. Some are left to Spark, heartbeats and malformed ones: what
+Spark would make of them is said by :mod:`millstream.testing.leftover`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millstream import Pipeline, Record, tumbling
+from millstream.kernel.admit import HEARTBEAT_KEY, Count
+from millstream.kernel.chunk import Chunk, Kind, from_bytes, read_mark
+from millstream.kernel.decode import Decoder, FeedDecoder
+from millstream.kernel.host import Host
+from millstream.kernel.state import NEVER, Memory
+from millstream.plan.chain import ADMIT, SINK
+from millstream.runtime.run import chain_of
+from millstream.testing.leftover import judge, to_records
+
+_SECOND = 1_000_000
+
+
+@cache
+def decoder(*, early: bool) -> Decoder:
+    pipeline = Pipeline("p", log="sqlite:never.db")
+    events = pipeline.stream("events", "k long, at timestamp", time="at", delay="2 seconds", ahead="1 hour")
+    pipeline.view("all", events.where("k > 0"))
+    pipeline.view("counted", events.group_by("k", tumbling("at", "3 seconds")).agg(n="count(*)"))
+    chain = replace(chain_of(pipeline), early=early)
+    return Decoder(Host(chain, {feed.number: 1 for feed in chain.feeds}), utc=True)
+
+
+@st.composite
+def pieces(draw: st.DrawFn) -> list[list[list[Record]]]:
+    """Batches of pieces of records of one partition."""
+    offset, batches = 0, []
+    for _ in range(draw(st.integers(1, 4))):
+        batch = []
+        for _ in range(draw(st.integers(1, 3))):
+            piece = []
+            for _ in range(draw(st.integers(1, 5))):
+                second = draw(st.integers(0, 30))
+                kind = draw(st.sampled_from(["good"] * 8 + ["beat", "bad", "far"]))
+                key, value = None, b'{"k": %d, "at": "1970-01-01T00:00:%02dZ"}' % (second % 3, second)
+                if kind == "beat":
+                    key, value = f"{HEARTBEAT_KEY}.0".encode(), b'{"time": %d}' % (second * _SECOND)
+                elif kind == "bad":
+                    value = b'{"k": true}'
+                elif kind == "far":
+                    value = b'{"k": 1, "at": "1999-01-01T00:00:00Z"}'
+                piece.append(Record("events", 0, offset, key, value, 0, 0, ()))
+                offset += 1
+            batch.append(piece)
+        batches.append(batch)
+    return batches
+
+
+def left_over(made: Decoder, piece: list[Record], left: Any) -> list[Chunk]:
+    """What Spark and the packing step make of the records that were left."""
+    rest = [record for record, is_left in zip(piece, left, strict=True) if is_left]
+    feed = made.feeds["events"]
+    assert isinstance(feed, FeedDecoder)
+    return list(made.host.pack_feed(feed.feed, 0, judge(feed, "p", 0, rest))) if rest else []
+
+
+def staged(batches: list[list[list[Record]]]) -> Iterator[list[Chunk]]:
+    made, stores = decoder(early=False), defaultdict[tuple[int, int, int], Memory](Memory)
+    for batch in batches:
+        chunks = []
+        for piece in batch:
+            packed, left = made.pack("events", 0, to_records(piece))
+            chunks += [*packed, *left_over(made, piece, left)]
+        yield made.host.run_stage(ADMIT, chunks, stores)
+
+
+def gated(batches: list[list[list[Record]]]) -> Iterator[list[Chunk]]:
+    made, watermark = decoder(early=True), None
+    for batch in batches:
+        chunks, gate = [], made.gate("events", watermark)
+        assert gate is not None
+        for piece in batch:
+            packed, left = made.pack("events", 0, to_records(piece), gate)
+            chunks += [*packed, *left_over(made, piece, left)]
+        chunks += made.leave("events", 0, gate)
+        waiting = [chunk for chunk in chunks if made.host.is_waiting(chunk.stage, chunk.target)]
+        done = [chunk for chunk in chunks if chunk not in waiting] + list(made.host.admit_waiting(waiting))
+        counted = [msgspec.msgpack.decode(c.data, type=Count).watermark for c in done if c.kind == Kind.COUNT]
+        watermark = max((each for each in (*counted, watermark) if each is not None), default=None)
+        yield done
+
+
+def facts(chunks: list[Chunk]) -> dict[str, Any]:
+    """What chunks say, however they are cut."""
+    rows: dict[tuple[int, int], list[Any]] = defaultdict(list)
+    marks: dict[tuple[int, int, str], int] = defaultdict(lambda: NEVER)
+    counts: dict[str, int] = defaultdict(int)
+    for chunk in chunks:
+        if chunk.kind == Kind.COUNT:
+            said = msgspec.structs.asdict(msgspec.msgpack.decode(chunk.data, type=Count))
+            for name in ("records", "admitted", "late", "future", "malformed", "heartbeats"):
+                counts[name] += said[name]
+            counts["next"] = max(counts["next"], said["next"])
+        elif chunk.kind == Kind.MARK:
+            origin, time = read_mark(chunk.data)
+            place = chunk.target, chunk.bucket, origin
+            marks[place] = max(marks[place], time)
+        else:
+            place_of = chunk.kind, chunk.target if chunk.stage != SINK else -chunk.target
+            rows[place_of] += from_bytes(chunk.data).rows()
+    return {"rows": {place: sorted(found, key=repr) for place, found in rows.items()}, "marks": marks, "counts": counts}
+
+
+@settings(deadline=None)
+@given(pieces())
+def test_records_are_judged_alike_where_they_are_read_and_in_a_stage(batches: list[list[list[Record]]]) -> None:
+    for early, late in zip(gated(batches), staged(batches), strict=True):
+        assert facts(early) == facts(late)
+
+
+def test_a_stream_with_sequences_keeps_its_stage() -> None:
+    pipeline = Pipeline("p", log="sqlite:never.db")
+    events = pipeline.stream("events", "k long, n long, at timestamp", time="at", sequence=("k", "n"))
+    pipeline.view("all", events)
+    chain = replace(chain_of(pipeline), early=True)
+    assert chain.stages == (ADMIT,)
+    assert Decoder(Host(chain, {chain.feeds[0].number: 1}), utc=True).gate("events", None) is None
