@@ -232,6 +232,10 @@ class Grouped:
             check_approximate(made, self.node, self.window)
         return Relation(Aggregate(self.node, self.keys, self.window, made, place))
 
+    def distinct(self) -> Relation:
+        """Give one row for each group: its keys, and the window's start and end; nothing else."""
+        return Relation(Aggregate(self.node, self.keys, self.window, (), here()))
+
 
 @dataclass(frozen=True, slots=True)
 class Neighbours:
