@@ -182,7 +182,7 @@ class QueryReader(TableReader):
         on: Piece | None = None
         using: tuple[str, ...] = ()
         if self.skip("ON"):
-            on = self.piece(self._ends)
+            on = self.piece(lambda: self._ends() or self.word() == ",")
         elif self.skip("USING"):
             using = self.names()
         elif not natural and not cross and how != "inner":
