@@ -239,6 +239,8 @@ class QueryReader(TableReader):
 
     def _refuse_word(self) -> PlanError:
         name, hint = _REFUSED[self.word()]
+        if self.index and self.words[self.index - 1].text == "*":
+            name, hint = f"* {name}", "name the columns"
         return self.text.error(self.at, f"{name} is not taken", hint)
 
     def piece(self, ends: Callable[[], bool]) -> Piece:

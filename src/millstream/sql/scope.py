@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from millstream.errors import PlanError
 from millstream.plan import expression
@@ -144,8 +145,7 @@ class Scope:
 def query_inside(piece: Piece) -> int | None:
     """The offset of a query in brackets inside of an expression; None if there is none."""
     said = words(piece.sql)
-    pairs = zip(said, said[1:], strict=False)
-    found = [word.start for before, word in pairs if before.text == "(" and word.text in ("SELECT", "WITH")]
+    found = [word.start for before, word in pairwise(said) if before.text == "(" and word.text in ("SELECT", "WITH")]
     return piece.at + found[0] if found else None
 
 
