@@ -68,9 +68,7 @@ def values(row: Row) -> Any:
     return hashable(tuple(row[name] for name in COLUMNS))
 
 
-def check(
-    chance: Random, deletes: bool = False, keys: tuple[str, ...] = ("k",), order: tuple[Order, ...] = ()
-) -> None:
+def check(chance: Random, deletes: bool = False, keys: tuple[str, ...] = ("k",), order: tuple[Order, ...] = ()) -> None:
     """After every batch the rows are the first of all."""
     count, ties = chance.choice((1, 2, 5)), chance.choice(TIES)
     names = chance.sample(("i", "f", "s"), chance.randint(1, 2))
