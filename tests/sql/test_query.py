@@ -296,6 +296,29 @@ SAME: dict[str, Relation] = {
     ).select("price AS p"),
     "SELECT auction, n FROM (SELECT auction, count(*) AS n, row_number() OVER (ORDER BY count(*) DESC) AS r FROM bid GROUP BY auction)"
     " WHERE r <= 3": BID.group_by("auction").agg(n="count(*)").top(3, "n DESC"),
+    "SELECT auction FROM bid QUALIFY rank() OVER (ORDER BY price) <= 2": BID.top(2, "price", ties="rank").select(
+        "auction"
+    ),
+    "SELECT auction, dense_rank() OVER (PARTITION BY bidder ORDER BY price) AS r FROM bid QUALIFY r = 1": BID.top(
+        1, "price", "bidder", ties="dense_rank"
+    )
+    .over("bidder", "price")
+    .add(r="dense_rank()")
+    .select("auction", "r"),
+    "SELECT auction, n, window_start FROM (SELECT auction, count(*) AS n, window_start, rank() OVER (PARTITION BY window_start"
+    " ORDER BY count(*) DESC) AS r FROM tumble(TABLE bid, at, INTERVAL 1 MINUTE) GROUP BY auction, window_start) WHERE r = 1": BID.group_by(
+        "auction", MINUTE
+    )
+    .agg(n="count(*)")
+    .top(1, "n DESC", "window_start", ties="rank")
+    .select("auction", "n", "window_start"),
+    # a number of another order, and what else is said of the same neighbours, are those of all rows
+    "SELECT price, sum(price) OVER w AS s FROM bid QUALIFY row_number() OVER w <= 2 WINDOW w AS (ORDER BY at)": BID.over(
+        order="at"
+    )
+    .add(s="sum(price)")
+    .top(2, "at")
+    .select("price", "s"),
     "SELECT price FROM bid QUALIFY lag(price) OVER (ORDER BY at) < price": BID.over(order="at")
     .add(look_1="lag(price)")
     .where("look_1 < price")
