@@ -98,6 +98,9 @@ SAME: dict[str, Relation] = {
     .where("price > 10")
     .where("agg_1 > 3")
     .select("auction", "price"),
+    "SELECT count(1) AS a, count('1') AS b, sum(price * 2) AS c, sum(price * 2L) AS d FROM bid": BID.group_by().agg(
+        a="count(1)", b="count('1')", c="sum(price * 2)", d="sum(price * 2L)"
+    ),
     "SELECT count(DISTINCT bidder) FILTER (WHERE b.price > 3) AS n FROM bid b": BID.group_by().agg(
         n="count(DISTINCT bidder) FILTER (WHERE price > 3)"
     ),
