@@ -32,6 +32,7 @@ SAME: dict[str, Relation] = {
     "SELECT struct(b.price) AS s, transform(array(b.price), x -> x + b.bidder) AS t FROM bid b": BID.select(
         "struct(price) AS s", "transform(array(price), x -> x + bidder) AS t"
     ),
+    "SELECT COUNT(*), max(price) FROM bid": BID.group_by().agg(count="COUNT(*)", max="max(price)"),
     "SELECT DISTINCT auction FROM bid": BID.select("auction").distinct(),
     "SELECT _key AS k FROM bid": BID.select("_key AS k"),
     "SELECT price + 1 AS x, x * 2 AS y FROM bid": BID.select("price + 1 AS x", "(price + 1) * 2 AS y"),
@@ -88,15 +89,13 @@ SAME: dict[str, Relation] = {
         "auction"
     )
     .agg(s="SUM( price )")
-    .where("s > 10")
-    .where("s < 99")
+    .where("s > 10 AND s < 99")
     .select("auction", "s", "s AS t"),
     "SELECT auction, sum(price) AS price FROM bid GROUP BY auction HAVING price > 10 AND max(price) > 3": BID.group_by(
         "auction"
     )
     .agg(price="sum(price)", agg_1="max(price)")
-    .where("price > 10")
-    .where("agg_1 > 3")
+    .where("price > 10 AND agg_1 > 3")
     .select("auction", "price"),
     "SELECT count(1) AS a, count('1') AS b, sum(price * 2) AS c, sum(price * 2L) AS d FROM bid": BID.group_by().agg(
         a="count(1)", b="count('1')", c="sum(price * 2)", d="sum(price * 2L)"
@@ -203,6 +202,11 @@ SAME: dict[str, Relation] = {
     )
     .join(USERS.select("id", "name AS c_name", "city AS c_city"), on="id")
     .select("name", "c_city AS city"),
+    "SELECT a.name FROM users a, users b, others c WHERE c.rank = a.id AND b.id = c.id": USERS.join(
+        OTHERS.select("id AS c_id", "name AS c_name", "rank"), on="id = rank"
+    )
+    .join(USERS.select("id AS b_id", "name AS b_name", "city AS b_city"), on="c_id = b_id")
+    .select("name"),
     "SELECT * FROM users u, others o WHERE u.id + 1 = o.id + 2": USERS.alias("l").join(
         OTHERS.select("id AS o_id", "name AS o_name", "rank"), on="id + 1 = o_id + 2"
     ),

@@ -118,6 +118,18 @@ REFUSED = [
         "expected SYSTEM_TIME",
         "s.at",
     ),
+    (
+        "SELECT name FROM users FOR SYSTEM_TIME AS OF at",
+        46,
+        "without a stream to join with",
+        "JOIN table FOR SYSTEM_TIME",
+    ),
+    (
+        "SELECT 1 AS x FROM bid b JOIN sale s ON auction = id AND at BETWEEN s.at AND s.at",
+        58,
+        "both sides of the join",
+        "s.at",
+    ),
     # groups
     ("SELECT auction, price FROM bid GROUP BY auction", 17, "price is neither in GROUP BY", "max(price)"),
     ("SELECT auction % 2 + price AS x FROM bid GROUP BY auction % 2", 8, "auction is neither in GROUP BY", ""),

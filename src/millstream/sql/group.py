@@ -19,7 +19,7 @@ from millstream.sql.joins import free
 from millstream.sql.scope import Scope, names_in, path
 from millstream.sql.syntax import Select
 from millstream.sql.windows import InFrom, is_window_call, is_window_column, window_call
-from millstream.sql.words import Piece, Text, Word, canonical, edit, words
+from millstream.sql.words import Piece, Text, Word, all_of, canonical, edit, words
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +117,9 @@ def grouped(
     above = above.map(groups.rewrite)
     at = select.group[0].at if select.group else select.at
     made = groups.relation(relation, at)
-    for each in above.having:
-        with said_at(scope.text.place(each.at)):
-            made = made.where(each.sql)
+    if above.having:
+        with said_at(scope.text.place(above.having[0].at)):
+            made = made.where(all_of([each.sql for each in above.having]))
     return made, above
 
 

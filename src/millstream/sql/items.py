@@ -114,10 +114,12 @@ class _Reader:
         self.items.append(Expr(sql, at, item.name or self._own_name(piece)))
 
     def _own_name(self, piece: Piece) -> str:
-        names = path(piece.sql)
-        if names is None:
-            return ""
-        return self.scope.own_name(names) or names[-1]
+        """The name of a column or a field, or of the function that is called; nothing for other expressions."""
+        names, called = path(piece.sql), words(piece.sql)
+        if names is not None:
+            return self.scope.own_name(names) or names[-1]
+        is_call = called[0].is_name and closing(called, 1) == len(called) - 1
+        return called[0].value.lower() if is_call else ""
 
     def _star(self, alias: str, at: int) -> None:
         taken = [each.name for each in self.items]
