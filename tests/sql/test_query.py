@@ -359,6 +359,17 @@ def test_a_query_is_the_plan_that_python_makes(sql: str) -> None:
     assert query(sql).node == SAME[sql].node
 
 
+def test_words_of_the_language_may_be_names() -> None:
+    named = BID.select("price AS offset", "auction AS emit", "at", "bidder AS `select`")
+    made = compile_query("SELECT emit, offset FROM n WHERE offset > 1 AND emit = 2 AND `select` = 3", {"n": named})
+    assert made.node == named.where("offset > 1 AND emit = 2 AND `select` = 3").select("emit", "offset").node
+    ended = query(
+        "SELECT window.start AS start, window.end AS end, CASE WHEN count(*) > 1 THEN 1 END AS n FROM bid"
+        " GROUP BY window(at, '1 minute')"
+    )
+    assert ended.columns == ("start", "end", "n")
+
+
 def test_names_of_relations_have_no_case() -> None:
     assert query("SELECT * FROM MIXED").node == MIXED.node
 

@@ -167,8 +167,9 @@ def _places(found: list[Word], key: tuple[str, ...]) -> Iterable[tuple[int, int]
         if tuple(said[start:end]) != key:
             continue
         before, after = said[start - 1] if start else "", said[end] if end < len(said) else ""
-        dotted = all(word.is_name or word.text == "." for word in found[start:end])
-        called = closing(found, start + 1) == end - 1 or closing(found, start) == end - 1
+        dotted = all(each.is_name if at % 2 == 0 else each.text == "." for at, each in enumerate(found[start:end]))
+        is_call = found[start].is_name and found[start].text != "NOT" and closing(found, start + 1) == end - 1
+        called = is_call or closing(found, start) == end - 1
         apart = before in ("", "(", ",") and after in ("", ")", ",")
         if before != "." and (apart or called or (dotted and after != "(")):
             yield found[start].start, found[end - 1].end
