@@ -278,6 +278,9 @@ SAME: dict[str, Relation] = {
     .over("auction")
     .add(n="count(*)")
     .select("at", "a", "m", "n"),
+    "SELECT price, rank() OVER (ORDER BY price DESC NULLS LAST, at ASC) AS r FROM bid": BID.over(order="price DESC, at")
+    .add(r="rank()")
+    .select("price", "r"),
     "SELECT sum(price) OVER (ORDER BY at ROWS UNBOUNDED PRECEDING) AS s FROM bid": BID.over(order="at", frame=rows())
     .add(s="sum(price)")
     .select("s"),

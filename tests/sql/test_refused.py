@@ -210,6 +210,13 @@ REFUSED = [
     ("SELECT ntile(3) OVER (ORDER BY at) AS s FROM bid", 8, "ntile(…) OVER is not taken", "row_number, rank"),
     ("SELECT lag(price, 1, 0) OVER (ORDER BY at) AS s FROM bid", 8, "expected lag(expression)", "coalesce"),
     ("SELECT price FROM bid WHERE row_number() OVER (ORDER BY at) = 1", 29, "WHERE with a window function", "QUALIFY"),
+    ("SELECT rank() OVER (ORDER BY at NULLS LAST) AS r FROM bid", 8, "NULLS LAST is not taken", ""),
+    (
+        "SELECT sum(rank() OVER (ORDER BY at)) OVER (ORDER BY at) AS s FROM bid",
+        8,
+        "a window function inside another",
+        "brackets",
+    ),
     # what makes or drops rows otherwise
     ("SELECT * FROM bid MATCH_RECOGNIZE (PARTITION BY x)", 19, "MATCH_RECOGNIZE is not taken", "patterns come later"),
     ("SELECT * FROM bid PIVOT (sum(price) FOR x IN (1))", 19, "PIVOT is not taken", "FILTER"),

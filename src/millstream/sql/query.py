@@ -17,7 +17,7 @@ from millstream.plan.relation import Relation
 from millstream.sql import joins
 from millstream.sql.calls import aggregates, looks
 from millstream.sql.group import grouped
-from millstream.sql.items import Above, cut_order, read_above
+from millstream.sql.items import Above, ordering, read_above
 from millstream.sql.joins import From
 from millstream.sql.look import bounded, looked
 from millstream.sql.parse import parse_query
@@ -67,7 +67,7 @@ class Compiler:
             return made
         scope = Scope(self.text, (Entry.of("", made.columns),))
         with said_at(self.text.place(query.order[0].at)):
-            cut = [cut_order(each, scope) for each in query.order]
+            cut = [ordering(each, scope) for each in query.order]
             return made.top(query.limit, ", ".join(f"{scope.resolve(piece)}{suffix}" for piece, suffix in cut))
 
     def _part(self, part: Select | Query, names: tuple[str, ...]) -> Relation:
