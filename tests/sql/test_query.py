@@ -202,6 +202,11 @@ SAME: dict[str, Relation] = {
     )
     .join(USERS.select("id", "name AS c_name", "city AS c_city"), on="id")
     .select("name", "c_city AS city"),
+    "SELECT u.name FROM users u JOIN others o ON u.id = o.id AND u.name < o.name WHERE rank = 1 OR rank = 2": USERS.join(
+        OTHERS.select("id", "name AS o_name", "rank"), on="id"
+    )
+    .where("name < o_name AND (rank = 1 OR rank = 2)")
+    .select("name"),
     "SELECT a.name FROM users a, users b, others c WHERE c.rank = a.id AND b.id = c.id": USERS.join(
         OTHERS.select("id AS c_id", "name AS c_name", "rank"), on="id = rank"
     )
