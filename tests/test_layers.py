@@ -17,7 +17,7 @@ SRC = ROOT / "src"
 
 LAYERS = (
     "version", "errors", "event", "failpoint", "codec", "config", "address", "fork", "database", "log",
-    "plan", "kernel", "sink", "outlet", "notebook", "view", "pipeline", "load", "spark",
+    "plan", "sql", "kernel", "sink", "outlet", "notebook", "view", "pipeline", "load", "spark",
     "runtime", "testing", "bench", "doctor", "cli",
 )  # fmt: skip
 LOG = (

@@ -29,6 +29,7 @@ Function: TypeAlias = Literal[
     "approx_percentile",
     "approx_count_distinct",
 ]
+Ties: TypeAlias = Literal["rank", "dense_rank"]
 Ranking: TypeAlias = Literal["row_number", "rank", "dense_rank", "lag", "lead"]
 
 
@@ -38,9 +39,13 @@ class Place:
 
     file: str
     line: int
+    column: int = 0
+    """Said of SQL only, where a line may hold much."""
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}"
+        if not self.column:
+            return f"{self.file}:{self.line}"
+        return f"{self.file}:{self.line}:{self.column}" if self.file else f"line {self.line}, column {self.column}"
 
 
 NOWHERE = Place("", 0)
@@ -221,8 +226,8 @@ class Join:
     """Pairs of rows of two relations, and with an outer join the rows that have no partner.
 
     ``within`` bounds right time − left time where both are streams. ``as_of`` is the stream's time column, where the right
-    is a table as it was then; with ``latest`` it is the table as it is when a row of the stream is processed. A join of two
-    tables has none of these.
+    is a table as it was then; with ``latest`` it is the table as it is when a row of the stream is processed. A regular join
+    has none of these: it is of all rows of both sides, tables or streams.
     """
 
     left: Node
@@ -233,6 +238,11 @@ class Join:
     as_of: str | None = None
     latest: bool = False
     place: Place = field(default=NOWHERE, compare=False)
+
+    @property
+    def regular(self) -> bool:
+        """Whether no time bounds it, so that all rows of both sides are kept."""
+        return self.within is None and self.as_of is None and not self.latest
 
     @property
     def replayable(self) -> bool:
@@ -276,12 +286,13 @@ class Over:
 
 @dataclass(frozen=True, slots=True)
 class Top:
-    """The first ``count`` rows in this order, of each group of rows with equal ``per``."""
+    """The first ``count`` rows in this order, of each group of rows with equal ``per``; with ``ties`` all of the first ranks."""
 
     input: Node
     count: int
     order: tuple[Ordering, ...]
     per: tuple[str, ...] = ()
+    ties: Ties | None = None
     place: Place = field(default=NOWHERE, compare=False)
 
 
