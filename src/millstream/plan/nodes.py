@@ -38,9 +38,13 @@ class Place:
 
     file: str
     line: int
+    column: int = 0
+    """Said of SQL only, where a line may hold much."""
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}"
+        if not self.column:
+            return f"{self.file}:{self.line}"
+        return f"{self.file}:{self.line}:{self.column}" if self.file else f"line {self.line}, column {self.column}"
 
 
 NOWHERE = Place("", 0)
