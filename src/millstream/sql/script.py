@@ -26,7 +26,7 @@ _QUOTES = re.compile(r"['\"`]|/\*")
 _WORDS = {"TRUE": True, "FALSE": False, "NULL": None}
 
 
-class _Tokenizer(Databricks.Tokenizer):
+class _Tokenizer(Databricks.Tokenizer):  # type: ignore[misc]
     """Spark's tokens, also behind words (SHOW, EXPLAIN) after which the parser takes the rest as one text."""
 
     COMMANDS: set[TokenType] = set()  # noqa: RUF012  (as in the class above it)

@@ -6,10 +6,10 @@ it is only read, and everything that is refused is refused at its line and colum
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from millstream.errors import MillstreamError, PlanError
 from millstream.pipeline import Pipeline
@@ -23,6 +23,7 @@ from millstream.sql.hints import in_sql
 from millstream.sql.options import PIPELINE, SINK, STREAM, TABLE, VIEW, Given, given
 from millstream.sql.script import Reader, Statement, cut
 
+T = TypeVar("T")
 KINDS = ("PIPELINE", "STREAM", "TABLE", "VIEW", "TEMPORARY VIEW", "SINK")
 
 
@@ -243,7 +244,7 @@ def _with_lateness(options: Given, allowed: _Allowed, what: str) -> Given:
     return {**options, "late": "correct", "lateness": allowed.lateness}
 
 
-def _at(statement: Statement, call: Any, *arguments: Any, **options: Any) -> Any:
+def _at(statement: Statement, call: Callable[..., T], *arguments: Any, **options: Any) -> T:
     """Call, as said at a statement; what goes wrong begins with its place, and hints are in SQL."""
     try:
         with said_at(statement.place):
