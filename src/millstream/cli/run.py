@@ -184,10 +184,10 @@ def _bound(option: str, text: str | None) -> Bound:
 
 
 @contextmanager
-def stopping() -> Iterator[threading.Event]:
-    """Turn the first SIGINT or SIGTERM into a wish; the second one interrupts."""
+def stopping(*signals: int) -> Iterator[threading.Event]:
+    """Turn the first SIGINT or SIGTERM, or of the signals that are named, into a wish; the second one interrupts."""
     stop = threading.Event()
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in signals or (signal.SIGINT, signal.SIGTERM)}
 
     def wish(*_: Any) -> None:
         if stop.is_set():

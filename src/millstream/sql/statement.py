@@ -59,7 +59,7 @@ def load_script(text: str, file: str, name: str) -> Pipeline:
 def _defined(statements: list[Statement], name: str, allowed: Mapping[str, _Allowed]) -> Definitions:
     head, rest = statements[0], statements
     if Reader(head).skip("CREATE", "PIPELINE"):
-        pipeline, rest = _pipeline(head), statements[1:]
+        pipeline, rest = pipeline_of(head), statements[1:]
     else:
         try:
             with said_at(head.place):
@@ -74,7 +74,8 @@ def _defined(statements: list[Statement], name: str, allowed: Mapping[str, _Allo
     return made
 
 
-def _pipeline(statement: Statement) -> Pipeline:
+def pipeline_of(statement: Statement) -> Pipeline:
+    """CREATE PIPELINE."""
     reader = Reader(statement)
     reader.expect("CREATE", "PIPELINE")
     name = reader.name("the pipeline's name")
