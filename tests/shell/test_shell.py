@@ -24,7 +24,7 @@ from millstream.shell.prompt import Words
 from millstream.shell.query import Query
 from millstream.shell.session import Session
 from tests.shell.terminal import Terminal
-from tests.waiting import wait_for
+from tests.waiting import until
 
 CLI = "import sys; from millstream.cli import main; main(sys.argv[1:])"
 SHOP = """\
@@ -161,9 +161,9 @@ def told_so_far(query: Query, shop: Path) -> Sequence[Any]:
     follower = threading.Thread(target=query.follow, args=(told.append, stop))
     follower.start()
     try:
-        wait_for(lambda: told, timeout=120)
+        until(lambda: told, timeout=120)
         append(shop, ("/", 5))
-        wait_for(lambda: len(told) > 1, timeout=120)
+        until(lambda: len(told) > 1, timeout=120)
     finally:
         stop.set()
         follower.join(timeout=120)
