@@ -227,7 +227,7 @@ def terminal(shop: Path) -> Iterator[Terminal]:
 
 def test_a_session_at_a_terminal(shop: Path, terminal: Terminal) -> None:
     terminal.expect("Millstream over sqlite:shop.db; help, exit")
-    terminal.expect("millstream> ")
+    terminal.expect("millstream>")
     terminal.type("CREATE STREAM clicks (page STRING, n INT,\r")
     terminal.type("at TIMESTAMP, WATERMARK FOR at AS at);\r")
     terminal.expect("stream clicks\n")
@@ -240,13 +240,13 @@ def test_a_session_at_a_terminal(shop: Path, terminal: Terminal) -> None:
     append(shop, ("/help", 4))
     terminal.expect(r"- /help +1 *\n\+ /help +2 *\n")
     terminal.type("\x03")
-    terminal.expect("millstream> ")
+    terminal.expect("millstream>")
     terminal.type("\\json\r")
     terminal.type("SELECT n FROM clicks WHERE n > 3;\r")
     terminal.expect(r'"n": 4')
-    terminal.expect("millstream> ")
+    terminal.expect("millstream>")
     terminal.type("SELECT gone\x03")
-    terminal.expect("millstream> ")
+    terminal.expect("millstream>")
     terminal.type("exit\r")
     assert terminal.process.wait(timeout=60) == 0
     history = (shop / "state" / "millstream" / "sql_history").read_text()
@@ -254,6 +254,6 @@ def test_a_session_at_a_terminal(shop: Path, terminal: Terminal) -> None:
 
 
 def test_sigterm_ends_a_shell(terminal: Terminal) -> None:
-    terminal.expect("millstream> ")
+    terminal.expect("millstream>")
     terminal.process.send_signal(signal.SIGTERM)
     assert terminal.process.wait(timeout=60) == 128 + signal.SIGTERM
