@@ -214,17 +214,25 @@ def test_completion_knows_keywords_relations_and_columns(shop: Path) -> None:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    given = {"XDG_STATE_HOME": str(folder / "state"), "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"}
+    (folder / "tmp").mkdir(exist_ok=True)
+    given = {
+        "XDG_STATE_HOME": str(folder / "state"),
+        "TMPDIR": str(folder / "tmp"),
+        "TERM": "xterm",
+        "PROMPT_TOOLKIT_NO_CPR": "1",
+    }
     return {**os.environ, **given, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
 @pytest.fixture
-def terminal(shop: Path) -> Iterator[Terminal]:
-    found = Terminal([sys.executable, "-c", CLI, "sql", "--log", "sqlite:shop.db"], shop, environment(shop))
+def terminal(shop: Path, request: pytest.FixtureRequest) -> Iterator[Terminal]:
+    flags = getattr(request, "param", ())
+    found = Terminal([sys.executable, "-c", CLI, "sql", "--log", "sqlite:shop.db", *flags], shop, environment(shop))
     yield found
     found.end()
 
 
+@pytest.mark.parametrize("terminal", [(), ("--spark",)], indirect=True, ids=["alone", "spark"])
 def test_a_session_at_a_terminal(shop: Path, terminal: Terminal) -> None:
     terminal.expect("Millstream over sqlite:shop.db; help, exit")
     terminal.expect("millstream>")
@@ -233,10 +241,12 @@ def test_a_session_at_a_terminal(shop: Path, terminal: Terminal) -> None:
     terminal.expect("stream clicks\n")
     terminal.type("SELECT nonsense FROM clicks;\r")
     terminal.expect("error: line 1, column .*nonsense")
-    terminal.type("SELECT page, n FROM cli\t;\r")  # completed
-    terminal.expect(r"page +n *\n/ +1 *\n/help +2 *\n/ +3 *\n")
+    terminal.type("SELECT page, n FROM cli\t")
+    terminal.expect(r"FROM cli.*cks")
+    terminal.type(";\r")
+    terminal.expect(r"page +n *\n/ +1 *\n/help +2 *\n/ +3 *\n", 180)
     terminal.type("SELECT page, count(*) AS n FROM clicks GROUP BY page EMIT CHANGES;\r")
-    terminal.expect(r"\+ / +2 *\n\+ /help +1 *\n")
+    terminal.expect(r"\+ / +2 *\n\+ /help +1 *\n", 180)
     append(shop, ("/help", 4))
     terminal.expect(r"- /help +1 *\n\+ /help +2 *\n")
     terminal.type("\x03")
@@ -251,6 +261,7 @@ def test_a_session_at_a_terminal(shop: Path, terminal: Terminal) -> None:
     assert terminal.process.wait(timeout=60) == 0
     history = (shop / "state" / "millstream" / "sql_history").read_text()
     assert "+SELECT n FROM clicks WHERE n > 3;" in history
+    assert list((shop / "tmp").glob("millstream-sql-*")) == []
 
 
 def test_sigterm_ends_a_shell(terminal: Terminal) -> None:
