@@ -29,6 +29,7 @@ Function: TypeAlias = Literal[
     "approx_percentile",
     "approx_count_distinct",
 ]
+Ties: TypeAlias = Literal["rank", "dense_rank"]
 Ranking: TypeAlias = Literal["row_number", "rank", "dense_rank", "lag", "lead"]
 
 
@@ -285,12 +286,13 @@ class Over:
 
 @dataclass(frozen=True, slots=True)
 class Top:
-    """The first ``count`` rows in this order, of each group of rows with equal ``per``."""
+    """The first ``count`` rows in this order, of each group of rows with equal ``per``; with ``ties`` all of the first ranks."""
 
     input: Node
     count: int
     order: tuple[Ordering, ...]
     per: tuple[str, ...] = ()
+    ties: Ties | None = None
     place: Place = field(default=NOWHERE, compare=False)
 
 

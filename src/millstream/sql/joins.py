@@ -15,7 +15,7 @@ from millstream.plan.facts import event_time, is_stream
 from millstream.plan.place import said_at
 from millstream.plan.relation import Relation
 from millstream.sql.interval import Bounds, both, bounds
-from millstream.sql.scope import Entry, Scope, names_in, path
+from millstream.sql.scope import Entry, Scope, names_in, path, query_inside
 from millstream.sql.syntax import Exploded, Joined
 from millstream.sql.words import Piece, canonical, conditions, depths, split, unwrap, words
 
@@ -69,13 +69,15 @@ class _Join:
     def __init__(self, at: From, right: Relation, entry: Entry, how: Joined, offered: Sequence[Piece]) -> None:
         self.text, self.where, self.said = at.scope.text, at.where, how
         self.relations = [at.relation, right]
-        self.scopes = at.scope, Scope(at.scope.text, (entry,))
-        self.entry = entry
+        self.entry = entry.bare()
+        left = replace(at.scope, entries=tuple(each.bare() for each in at.scope.entries))
+        self.scopes = left, Scope(at.scope.text, (self.entry,))
         self.conditions = conditions(how.on) if how.on else []
-        self.offered = [each for each in offered if self._sides(each, False) == {0, 1}] if how.how == "inner" else []
+        plain = [each for each in offered if query_inside(each) is None and how.how == "inner"]
+        self.offered = [each for each in plain if self._sides(each, False) == {0, 1}]
         self.using = [name.lower() for name in how.using]
         if how.natural:
-            self.using = [name for name in entry.columns if any(name in each.columns for each in at.scope.entries)]
+            self.using = [name for name in self.entry.columns if any(name in each.columns for each in left.entries)]
 
     def made(self) -> From:
         """The join, and what is left of the conditions."""
@@ -106,8 +108,7 @@ class _Join:
     def _sides(self, piece: Piece, must: bool = True) -> set[int] | None:
         """Whose columns an expression uses; None if it uses some that nobody has, which is an error if it ``must`` not."""
         found = set()
-        for names, start in names_in(piece.sql):
-            at = piece.at + start
+        for names, at in self.scopes[0].names(piece):
             counts = {side: known[0] for side in (0, 1) if (known := self.scopes[side].find(names, at)) is not None}
             if not counts:
                 if must:
