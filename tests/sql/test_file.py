@@ -70,6 +70,11 @@ def test_commands_take_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd
     assert capfd.readouterr().err.startswith("error: auctions.sql:1:18: ")
 
 
+def test_a_file_of_sql_is_one_pipeline() -> None:
+    with pytest.raises(PlanError, match="a file of SQL defines one pipeline; found :shop"):
+        load_pipeline(f"{FILE}:shop")
+
+
 def test_hints_say_it_in_sql() -> None:
     made = Pipeline("p")
     made.stream("s", "a INT, at TIMESTAMP")

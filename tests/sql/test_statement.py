@@ -182,6 +182,10 @@ def test_a_relation_may_have_a_name_for_sql() -> None:
     for taken in ("BIG", "a", "v"):
         with pytest.raises(PlanError, match="already"):
             made.define(taken, big)
+    with pytest.raises(PlanError, match="view Big: define gave that name"):
+        made.view("Big", big)
+    with pytest.raises(PlanError, match="table big: define gave that name"):
+        made.table("big", "id INT", key="id")
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ from millstream.view import View
 
 MOST = 100_000
 """Records that are read without Spark, at most, for an answer or at the beginning of a follow."""
-_RESULT = "result"
+_RESULT = "query"
 _PAUSE = 0.1
 
 Signed = tuple[str, dict[str, Any]]
@@ -58,6 +58,7 @@ class Query:
     ) -> None:
         self.pipeline = copy(pipeline)
         self.pipeline.name = "sql"
+        self.pipeline.to = "sqlite::memory:"
         self.pipeline.views, self.pipeline.sinks = {}, {}
         self.view: View = self.pipeline.view(_RESULT, relation, emit=emit, unbounded=True)
         self._spark, self._starting = spark, starting
