@@ -75,7 +75,7 @@ def test_a_query_is_answered_over_the_log_so_far(shop: Path, capfd: pytest.Captu
 
 
 def test_an_order_is_kept(shop: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    append(shop, ("/a", 9), ("/z", 8))
+    append(shop, ("/z", 8), ("/a", 9))
     code, out, _ = ran(capfd, "shop.sql", "--json", "-c", "SELECT page, n FROM clicks ORDER BY n DESC LIMIT 3")
     assert (code, [row["n"] for row in json.loads(out)]) == (0, [9, 8, 3])
 
