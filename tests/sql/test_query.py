@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from millstream import hopping, rows, session, sliding, span, tumbling
@@ -10,6 +13,7 @@ from millstream.plan.relation import Relation
 from millstream.sql.query import Origin, compile_query
 from tests.sql.shop import BID, MIXED, OTHERS, SALE, USERS, query
 
+PAGE = Path(__file__).parents[2] / "docs" / "sql.md"
 MINUTE = tumbling("at", "1 minute")
 RANKED = "SELECT *, row_number() OVER (PARTITION BY auction ORDER BY price DESC) AS n FROM bid"
 
@@ -94,6 +98,9 @@ SAME: dict[str, Relation] = {
     .where("price > 10")
     .where("agg_1 > 3")
     .select("auction", "price"),
+    "SELECT count(1) AS a, count('1') AS b, sum(price * 2) AS c, sum(price * 2L) AS d FROM bid": BID.group_by().agg(
+        a="count(1)", b="count('1')", c="sum(price * 2)", d="sum(price * 2L)"
+    ),
     "SELECT count(DISTINCT bidder) FILTER (WHERE b.price > 3) AS n FROM bid b": BID.group_by().agg(
         n="count(DISTINCT bidder) FILTER (WHERE price > 3)"
     ),
@@ -166,6 +173,11 @@ SAME: dict[str, Relation] = {
     "SELECT id, rank FROM users FULL OUTER JOIN (SELECT id, rank FROM others) o USING (id)": USERS.join(
         OTHERS.select("id", "rank"), on="id", how="full"
     ).select("id", "rank"),
+    "SELECT id, rank FROM users JOIN (SELECT id, rank FROM others) o USING (id) WHERE id > 3": USERS.join(
+        OTHERS.select("id", "rank"), on="id"
+    )
+    .where("id > 3")
+    .select("id", "rank"),
     "SELECT o.name FROM users u RIGHT JOIN others o ON o.id = u.id AND u.city = 'x'": USERS.where("city = 'x'")
     .join(OTHERS.select("id AS o_id", "name AS o_name", "rank"), on="id = o_id", how="right")
     .select("o_name AS name"),
@@ -369,3 +381,13 @@ def test_groups_without_an_aggregate_keep_their_window() -> None:
     assert isinstance(below, Aggregate)
     assert below.window == MINUTE
     assert below.aggregates == ()
+
+
+def test_the_queries_of_the_documentation_hold_together() -> None:
+    section = PAGE.read_text().partition("## Queries")[2].partition("\n## ")[0]
+    queries = [
+        each for block in re.findall(r"```sql\n(.*?)```", section, re.S) for each in block.split(";") if each.strip()
+    ]
+    assert len(queries) > 5
+    for each in queries:
+        assert query(each).columns

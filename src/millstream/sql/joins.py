@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
+from millstream.errors import PlanError
 from millstream.plan import expression
 from millstream.plan.facts import event_time, is_stream
 from millstream.plan.place import said_at
@@ -74,7 +75,7 @@ class _Join:
         self.scopes = left, Scope(at.scope.text, (self.entry,))
         self.conditions = conditions(how.on) if how.on else []
         plain = [each for each in offered if query_inside(each) is None and how.how == "inner"]
-        self.offered = [each for each in plain if self._sides(each, False) == {0, 1}]
+        self.offered = [each for each in plain if self._is_of_both(each)]
         self.using = [name.lower() for name in how.using]
         if how.natural:
             self.using = [name for name in self.entry.columns if any(name in each.columns for each in left.entries)]
@@ -105,16 +106,20 @@ class _Join:
         where = (*after, *(each for each in self.where if each not in used))
         return From(replace(relation, name=""), self._scope(merged), where)
 
-    def _sides(self, piece: Piece, must: bool = True) -> set[int] | None:
-        """Whose columns an expression uses; None if it uses some that nobody has, which is an error if it ``must`` not."""
+    def _is_of_both(self, condition: Piece) -> bool:
+        """Whether a condition of WHERE is about both sides and nobody else; one that is not clear is left to WHERE."""
+        try:
+            return self._sides(condition) == {0, 1}
+        except PlanError:
+            return False
+
+    def _sides(self, piece: Piece) -> set[int]:
+        """Whose columns an expression uses; refused where nobody or both have one of that name."""
         found = set()
         for names, at in self.scopes[0].names(piece):
             counts = {side: known[0] for side in (0, 1) if (known := self.scopes[side].find(names, at)) is not None}
             if not counts:
-                if must:
-                    both_sides = (*self.scopes[0].entries, self.entry)
-                    replace(self.scopes[0], entries=both_sides).resolve(piece)
-                return None
+                replace(self.scopes[0], entries=(*self.scopes[0].entries, self.entry)).resolve(piece)
             if len(counts) > 1 and counts[0] == counts[1]:
                 hint = f"say whose: {self.entry.alias or 'alias'}.{names[0]}, or that of another"
                 raise self.text.error(at, f"both sides of the join have a column {names[0]}", hint)

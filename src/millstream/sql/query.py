@@ -114,7 +114,8 @@ class Compiler:
         for piece in plain:
             self._refuse_calls(piece)
             condition = scope.resolve(piece)
-            found = bounded(relation, condition, _used_in(*around, piece)) if around else None
+            with said_at(self.text.place(piece.at)):
+                found = bounded(relation, condition, _used_in(*around, piece)) if around else None
             if found is not None:
                 relation, again = found
             if found is None or again:
