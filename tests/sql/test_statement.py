@@ -172,6 +172,14 @@ def test_a_view_may_be_a_query() -> None:
     assert made.fingerprint() == meant.fingerprint()
 
 
+def test_what_stands_behind_a_query_in_python_counts() -> None:
+    made = shop()
+    windows = "SELECT window_start, window_end, count(*) AS n FROM tumble(TABLE a, at, INTERVAL 1 MINUTE) GROUP BY window_start, window_end"
+    assert made.view("v", sql=f"{windows} EMIT FINAL").emit == "final"
+    assert made.view("w", sql=windows, emit="final").emit == "final"
+    assert made.view("u", sql=windows).emit == "changes"
+
+
 def test_a_relation_may_have_a_name_for_sql() -> None:
     made, meant = shop(), shop()
     big = made.define("big", sql="SELECT x FROM a WHERE x > 9")
