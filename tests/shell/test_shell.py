@@ -90,7 +90,7 @@ def test_the_log_that_a_flag_names_is_the_log(shop: Path, capfd: pytest.CaptureF
 def test_rows_are_limited_and_that_is_said(shop: Path, capfd: pytest.CaptureFixture[str]) -> None:
     code, out, err = ran(capfd, "shop.sql", "--json", "--max", "2", "-c", "SELECT n FROM clicks")
     assert (code, json.loads(out)) == (0, [{"n": 1}, {"n": 2}])
-    assert err == "2 of 3 rows; --max shows more\n"
+    assert err == "and 1 more rows; --max shows more at a time\n"
 
 
 def test_statements_define_and_an_error_does_not_end_it(shop: Path, capfd: pytest.CaptureFixture[str]) -> None:

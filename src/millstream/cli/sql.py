@@ -73,7 +73,9 @@ def command(
         quiet.checkpoint = str(Path(folder) / "shell")
         with quiet_spark(quiet):
             given = log_url or (click.get_current_context().find_root().obj or {}).get("log")
-            session = Session(pipeline, log=given, spark=spark, starting=lambda: stderr().status("starting Spark"))
+            session = Session(
+                pipeline, limit=limit, log=given, spark=spark, starting=lambda: stderr().status("starting Spark")
+            )
             try:
                 if texts or not sys.stdin.isatty():
                     fine = screen.run(session, "\n;\n".join(texts) or sys.stdin.read())
@@ -138,10 +140,9 @@ class _Screen:
         if isinstance(result, Query):
             self._follow(result)
         elif isinstance(result, Rows):
-            rows = result.rows[: self.limit]
-            show(rows, {name: name for name in result.columns}, as_json=self.as_json, empty="no rows")
-            if len(rows) < len(result.rows):
-                self._note(f"{len(rows):,} of {len(result.rows):,} rows; --max shows more")
+            show(result.rows, {name: name for name in result.columns}, as_json=self.as_json, empty="no rows")
+            if result.left_out:
+                self._note(f"and {result.left_out:,} more rows; --max shows more at a time")
             if result.note:
                 self._note(result.note)
         elif result.done:

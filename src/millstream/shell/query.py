@@ -180,7 +180,8 @@ class _Here:
             raise NeedsSpark(f"{count:,} records are read by Spark")
 
     def _ends(self) -> dict[str, dict[int, int]]:
-        return {topic: {p: self._log.bounds(topic)[p].end for p in self._done[topic]} for topic in self._topics}
+        bounds = {topic: self._log.bounds(topic) for topic in self._topics}
+        return {topic: {p: bounds[topic][p].end for p in done} for topic, done in self._done.items()}
 
     def behind(self) -> bool:
         """Whether the log has more."""

@@ -43,11 +43,12 @@ _TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A table to show; ``note`` says more about it."""
+    """A table to show; ``note`` says more about it, and ``left_out`` how many rows more there are."""
 
     columns: Sequence[str]
     rows: Sequence[dict[str, Any]]
     note: str = ""
+    left_out: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +60,21 @@ class Said:
 
 
 class Session:
-    """A pipeline, and what statements do with it. ``log`` is the log whatever a statement says. ``spark`` lets Spark compute everything; ``starting`` is around its start."""
+    """A pipeline, and what statements do with it. An answer has ``limit`` rows at most.
+
+    ``log`` is the log whatever a statement says. ``spark`` lets Spark compute everything; ``starting`` is around its start."""
 
     def __init__(
         self,
         pipeline: Pipeline,
         *,
+        limit: int = 100,
         log: str | None = None,
         spark: bool = False,
         starting: Callable[[], AbstractContextManager[Any]] = nullcontext,
     ) -> None:
-        self.pipeline, self._log, self._spark, self._starting = pipeline, log, spark, starting
+        self.pipeline, self._limit, self._log = pipeline, limit, log
+        self._spark, self._starting = spark, starting
 
     def execute(self, statement: Statement) -> Rows | Said | Query:
         """Do what a statement says; a query to be followed is given back as it is."""
@@ -126,7 +131,8 @@ class Session:
         if emit is not None:
             return query
         answer = query.answer()
-        return Rows(answer.columns, answer.to_dicts())
+        rows = answer.head(self._limit).to_dicts()
+        return Rows(answer.columns, rows, left_out=answer.height - len(rows))
 
     def _query(self, statement: Statement, start: int) -> tuple[Query, str | None]:
         read = read_query(statement, start)
