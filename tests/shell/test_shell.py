@@ -288,11 +288,11 @@ def test_a_session_at_a_terminal(shop: Path, terminal: Terminal) -> None:
     terminal.expect(r"- /help +1 *\n\+ /help +2 *\n")
     terminal.type("\x03")
     terminal.expect("millstream>")
+    terminal.type("SELECT gone\x03")
+    terminal.expect("gone")
     terminal.type("\\json\r")
     terminal.type("SELECT n FROM clicks WHERE n > 3;\r")
     terminal.expect(r'"n": 4')
-    terminal.expect("millstream>")
-    terminal.type("SELECT gone\x03")
     terminal.expect("millstream>")
     terminal.type("exit\r")
     assert terminal.process.wait(timeout=60) == 0

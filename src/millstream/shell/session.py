@@ -62,7 +62,8 @@ class Said:
 class Session:
     """A pipeline, and what statements do with it. An answer has ``limit`` rows at most.
 
-    ``log`` is the log whatever a statement says. ``spark`` lets Spark compute everything; ``starting`` is around its start."""
+    ``log`` is the log whatever a statement says. ``spark`` lets Spark compute everything; ``starting`` is around its start.
+    """
 
     def __init__(
         self,
