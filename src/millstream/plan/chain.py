@@ -280,9 +280,8 @@ class _Builder:
         left.maker.retract = right.maker.retract = True
         met = next(iter(facts.meetings(node).items()), None)
         horizon = Horizon(f"_k{met[0]}", micros(met[1])) if met else None
-        maker.spec = TableJoin(
-            node.how, len(node.on), (), (), horizon
-        )  # for the time being: columns are known at the end
+        grows = node.how == "inner" and left.maker.insert_only and right.maker.insert_only
+        maker.spec = TableJoin(node.how, len(node.on), (), (), horizon, grows)  # columns are known at the end
         if node.within:
             low, high = map(micros, node.within)
             late = micros(facts.lateness(node.left)), micros(facts.lateness(node.right))

@@ -99,6 +99,7 @@ class TableJoin:
     """All rows of both sides by equal keys. ``left`` and ``right`` are the columns of each that are wanted; keys are ``_k0``, ``_k1``, …
 
     With a ``horizon``, whose time is one of the keys, rows are forgotten when neither side can change any more.
+    ``insert_only`` says that it is an inner join of sides from which nothing is ever taken back.
     """
 
     how: How
@@ -106,6 +107,7 @@ class TableJoin:
     left: tuple[str, ...]
     right: tuple[str, ...]
     horizon: Horizon | None = None
+    insert_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
