@@ -267,7 +267,8 @@ class Pipeline:
         """Send the changes of a view somewhere, besides keeping it: to a topic, to Redis, to files, to a function.
 
         ``to`` is ``topic:NAME`` (of the pipeline's log, or ``topic:NAME@LOG``), ``redis://HOST:PORT/DB``, ``files:FOLDER``
-        (Parquet, or ``files:FOLDER?format=json``) or a function of changes. ``mode`` is exactly once where that can be, which a
+        (Parquet, or ``files:FOLDER?format=json``; ``partition=day,minute`` in folders by these columns) or a function of
+        changes. ``mode`` is exactly once where that can be, which a
         function cannot: at least once then, each change with an id that stays the same. ``refused`` says what happens to a row
         that is not taken.
         """
@@ -278,7 +279,7 @@ class Pipeline:
                 raise PlanError(f"sink {name!r}: expected a new name of 1 to 63 letters, digits and _")
             if self.views.get(getattr(view, "name", "")) is not view:
                 raise PlanError(f"{what}: expected a view of pipeline {self.name}; found {view!r}")
-            mode = checked_sink(what, view.name, view.key, to, mode, refused)
+            mode = checked_sink(what, view.name, view.columns, view.key, to, mode, refused)
             self.sinks[name] = Outgoing(name, view.name, to, mode, refused, place)
         return self.sinks[name]
 

@@ -350,3 +350,16 @@ def test_what_earlier_versions_wrote_still_opens(segment_on_disk: str) -> None:
     assert (table.rows, table.segments) == (3, 1)
     table.expire(121 * SECOND)
     assert (table.rows, store.segments) == (0, {})
+
+
+def test_ids_that_grow_lie_side_by_side_and_equal_keys_in_one_place() -> None:
+    ids = [5 << 32 | number for number in range(1000)]
+    rows = pl.DataFrame({"id": [*ids, None, -1, 7], "k": ["a"] * 1003})
+    alone = segment.ordered_place(rows, ["id"])
+    assert len(np.unique(alone)) == 1003
+    assert len(np.unique(alone[:1000] >> np.uint64(10))) <= 2  # in a thousand neighbouring places, not all over
+    small = rows.filter(pl.col("id").is_between(-1, 7)).with_columns(pl.col("id").cast(pl.Int32))
+    assert segment.ordered_place(small, ["id"]).tolist() == alone[1001:].tolist()
+    both = segment.ordered_place(rows.with_columns(pl.lit(1).alias("one")), ["one", "id"])
+    assert len(np.unique(both)) > 900  # groups of one first key are not all in one place
+    assert segment.ordered_place(rows, ["k", "id"]).tolist() == segment.place(rows, ["k", "id"]).tolist()

@@ -1,6 +1,6 @@
-"""Joins of two tables by equal keys: inner, outer, semi and anti; right under inserts, deletes and updates on either side.
+"""Joins of all rows of two sides by equal keys: inner, outer, semi and anti; right under inserts, deletes and updates on either.
 
-State is both tables, placed by key; a batch reads the keys that it touches. Pairs are bilinear, so their change is
+State is both sides, placed by key; a batch reads the keys that it touches. Pairs are bilinear, so their change is
 Δleft × right after + left before × Δright, with weights multiplied. Rows without a partner are a function of a key's rows:
 what they are now less what they were. A key with a null in it equals nothing, so such rows are never kept: they are without a
 partner as they come and as they go.
@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import polars as pl
 
 from millstream.errors import PipelineError, PlanError
 from millstream.kernel.chunk import WEIGHT
 from millstream.kernel.kernel import Side, State
 from millstream.kernel.keyed import weighed
-from millstream.kernel.segment import PLACE, Table, place, widths
+from millstream.kernel.segment import PLACE, Table, ordered_place, place, widths
 from millstream.plan.spec import TableJoin
 
 MOST = 5_000_000
@@ -40,33 +41,68 @@ class TableJoinKernel:
     def step(self, state: State, left: pl.DataFrame | None, right: pl.DataFrame | None) -> pl.DataFrame | None:
         """Change both tables, and say what that changes of their join."""
         if left is None and right is None:
+            self._expire(state)
             return None
         types = key_types(state.sides, self.keys)
+        if self.spec.insert_only:
+            return self._grow(state, types, left, right)
         came = [
             changes(rows, side, types, names)
             for rows, side, names in zip((left, right), state.sides, (self.spec.left, self.spec.right), strict=True)
         ]
-        came = [by_key(rows, self.keys) for rows in came]
-        known = [rows.drop_nulls(self.keys) for rows in came]
+        unknown = [rows.filter(pl.any_horizontal(pl.col(self.keys).is_null())) for rows in came]
+        known = [self._placed(rows.drop_nulls(self.keys)) for rows in came]
         touched = pl.concat([rows.select(self.on) for rows in known]).unique()
         olds, news = [], []
         for name, rows in zip(("left", "right"), known, strict=True):
             old, new = change(state.table(name), rows, touched)
             olds.append(old)
             news.append(new)
-        unknown = [rows.filter(pl.any_horizontal(pl.col(self.keys).is_null())) for rows in came]
+        self._expire(state)
         alone = pl.concat([self._alone(news), self._alone(olds).with_columns(-pl.col(WEIGHT))])
-        made = [self._alone(unknown), weighed(alone, [name for name in alone.columns if name != WEIGHT])]
+        made = [self._alone(unknown, self.keys), weighed(alone, [name for name in alone.columns if name != WEIGHT])]
         if self.spec.how not in ("semi", "anti"):
             made += [pairs(known[0], news[1], self.on), pairs(olds[0], known[1], self.on)]
             return outcome(made, state.sides, types, self.spec.left, self.spec.right)
         return outcome(made, state.sides, types, self.spec.left)
 
-    def _alone(self, rows: list[pl.DataFrame]) -> pl.DataFrame:
+    def _grow(
+        self, state: State, types: dict[str, pl.DataType], left: pl.DataFrame | None, right: pl.DataFrame | None
+    ) -> pl.DataFrame:
+        """Let both sides grow: nothing is looked up to be changed, and what comes is kept as it is."""
+        came = [
+            self._placed(inserts(rows, side, types, names).drop_nulls(self.keys))
+            for rows, side, names in zip((left, right), state.sides, (self.spec.left, self.spec.right), strict=True)
+        ]
+        places = np.unique(np.concatenate([rows[PLACE].to_numpy() for rows in came]))
+        olds = []
+        for name, rows in zip(("left", "right"), came, strict=True):
+            old = state.table(name).load(places)
+            olds.append(rows.clear() if old is None else old.select(rows.columns))
+            state.table(name).save(pl.concat([olds[-1], rows]))
+        self._expire(state)
+        made = [pairs(came[0], pl.concat([olds[1], came[1]]), self.on), pairs(olds[0], came[1], self.on)]
+        return outcome(made, state.sides, types, self.spec.left, self.spec.right)
+
+    def _placed(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """The rows with their place by key, and by when that key can change no more."""
+        horizon, by = self.spec.horizon, ordered_place if self.spec.insert_only else place
+        if horizon is None:
+            return rows.with_columns(pl.Series(PLACE, by(rows, self.keys)))
+        expires = rows.select(*self.keys, (pl.col(horizon.time).dt.epoch("us") + horizon.span + 1).alias("_x"))
+        return rows.with_columns(pl.Series(PLACE, by(expires, self.keys, "_x")))
+
+    def _expire(self, state: State) -> None:
+        if self.spec.horizon is not None and state.after > state.before:
+            for name in ("left", "right"):
+                if name in state.meta.tables:
+                    state.table(name).expire(state.after)
+
+    def _alone(self, rows: list[pl.DataFrame], on: list[str] | None = None) -> pl.DataFrame:
         """The rows that are there for themselves: those without a partner, or of a semi join those with one."""
-        left, right, how = *rows, self.spec.how
-        left_alone = left.join(right, on=self.on, how="semi" if how == "semi" else "anti")
-        right_alone = right.join(left, on=self.on, how="anti")
+        left, right, how, on = *rows, self.spec.how, on or self.on
+        left_alone = left.join(right, on=on, how="semi" if how == "semi" else "anti")
+        right_alone = right.join(left, on=on, how="anti")
         shown = [left_alone] if how not in ("inner", "right") else []
         shown += [right_alone] if how in ("right", "full") else []
         return pl.concat([left.clear(), *shown], how="diagonal")
@@ -120,11 +156,18 @@ def changes(
     rows: pl.DataFrame | None, side: Side, types: dict[str, pl.DataType], names: tuple[str, ...]
 ) -> pl.DataFrame:
     """What a batch brings of one side: its keys in the common type, equal rows as one, with their weight."""
+    return weighed(inserts(rows, side, types, names), [*types, *names])
+
+
+def inserts(
+    rows: pl.DataFrame | None, side: Side, types: dict[str, pl.DataType], names: tuple[str, ...]
+) -> pl.DataFrame:
+    """The same of rows that only come: equal ones are left apart."""
     wanted = {**types, **{name: side.schema[name] for name in names}}
     if rows is None:
         return pl.DataFrame(schema={**wanted, WEIGHT: pl.Int64()})
     weight = pl.col(WEIGHT) if WEIGHT in rows.columns else pl.lit(1, pl.Int64).alias(WEIGHT)
-    return weighed(rows.select(*(pl.col(name).cast(dtype) for name, dtype in wanted.items()), weight), list(wanted))
+    return rows.select(*(pl.col(name).cast(dtype) for name, dtype in wanted.items()), weight)
 
 
 def pairs(left: pl.DataFrame, right: pl.DataFrame, on: list[str]) -> pl.DataFrame:
@@ -136,8 +179,11 @@ def pairs(left: pl.DataFrame, right: pl.DataFrame, on: list[str]) -> pl.DataFram
 
 def check_pairs(left: pl.DataFrame, right: pl.DataFrame, on: list[str]) -> None:
     """Refuse to make more pairs than memory has room for, naming the key that has most of them."""
-    at_most = left.height * right.estimated_size() + right.height * left.estimated_size()
-    if left.height * right.height <= MOST and at_most <= MOST_BYTES:
+    most = min(left.height, right.height)
+    if most and left.height * right.height > MOST:  # of a key with that many on the smaller side
+        most = (left if left.height < right.height else right).group_by(on).len()["len"].max()  # type: ignore[assignment]
+    at_most = most * max(left.height, right.height)
+    if at_most <= MOST and at_most * (_widest(left) + _widest(right)) <= MOST_BYTES:
         return
     counts = _sized(left, on, "_n", "_left").join(_sized(right, on, "_m", "_right"), on=on)
     size = pl.col("_left") * pl.col("_m") + pl.col("_right") * pl.col("_n")
@@ -152,6 +198,11 @@ def check_pairs(left: pl.DataFrame, right: pl.DataFrame, on: list[str]) -> None:
             f" The key {key} has {worst['_n']:,} rows with {worst['_m']:,} partners each",
             hint="join on more columns, narrow the interval, or aggregate one side first; smaller batches make fewer pairs",
         )
+
+
+def _widest(rows: pl.DataFrame) -> int:
+    """About how many bytes the longest row has."""
+    return int(widths(rows).to_numpy().max(initial=0))
 
 
 def _sized(rows: pl.DataFrame, on: list[str], count: str, size: str) -> pl.DataFrame:

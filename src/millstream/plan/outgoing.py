@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+from urllib.parse import parse_qs
 
 from millstream.errors import PlanError
 from millstream.plan.nodes import Place
@@ -35,6 +36,24 @@ class Outgoing:
         return self.to if isinstance(self.to, str) else f"{getattr(self.to, '__name__', repr(self.to))}()"
 
 
+class Folder(NamedTuple):
+    """Where and how a sink of files writes: ``files:FOLDER?format=json&partition=day,minute``."""
+
+    path: str
+    format: str
+    partition: tuple[str, ...]
+
+
+def folder_of(address: str) -> Folder:
+    """Read the address of a sink of files; PlanError if it has options that there are not."""
+    path, _, text = address.partition(":")[2].partition("?")
+    options = parse_qs(text, keep_blank_values=True)
+    if unknown := sorted(options.keys() - {"format", "partition"}):
+        raise PlanError(f"files: found {unknown[0]}=, expected format= or partition=")
+    names = [name.strip() for text in options.get("partition", []) for name in text.split(",")]
+    return Folder(path, options.get("format", ["parquet"])[-1], tuple(names))
+
+
 def scheme_of(address: str) -> str:
     """What kind of sink an address names; PlanError if there is no such kind."""
     scheme, _, rest = address.partition(":") if isinstance(address, str) else ("", "", "")
@@ -51,6 +70,7 @@ def scheme_of(address: str) -> str:
 def checked_sink(
     what: str,
     view: str,
+    columns: Sequence[str],
     key: Sequence[str],
     to: str | Callable[[Sequence[Any]], None],
     mode: Mode | None,
@@ -71,6 +91,24 @@ def checked_sink(
             scheme = scheme_of(to)
         except PlanError as error:
             raise PlanError(f"{what}: {error.message}", hint=error.hint) from error
+        if scheme == "files":
+            _check_partition(what, view, columns, key, folder_of(to).partition)
         if scheme.startswith("redis") and not key:
             raise PlanError(f"{what}: view {view} has no key, so it cannot be a hash in Redis")
     return mode
+
+
+def _check_partition(
+    what: str, view: str, columns: Sequence[str], key: Sequence[str], partition: Sequence[str]
+) -> None:
+    """Refuse folders by columns that are not there, or that are not known of a row that goes."""
+    for name in partition:
+        if name not in columns:
+            raise PlanError(f"{what}: partition={name}: view {view} has the columns {', '.join(columns)}")
+        if key and name not in key:
+            raise PlanError(
+                f"{what}: partition={name}: of a row that goes only its key is told, {', '.join(key)}",
+                hint=f"make {name} part of it: view(…, key=[…]), or group by it",
+            )
+    if set(partition) >= set(columns):
+        raise PlanError(f"{what}: partition= names every column; expected one at least that is left for the files")
