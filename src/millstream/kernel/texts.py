@@ -6,7 +6,7 @@ import re
 
 import polars as pl
 
-from millstream.kernel.dtypes import BOOLEAN, BOUNDS, TEXT, Refused, need
+from millstream.kernel.dtypes import BOOLEAN, BOUNDS, INTEGERS, TEXT, Refused, need
 from millstream.kernel.regex import LINES, translate
 from millstream.kernel.term import Term, any_of
 
@@ -95,8 +95,9 @@ def element(array: Term, index: Term, *, first: int) -> Term:
     """Give an element by a literal number, counted from ``first``; unsure where there is none: an error, or null."""
     if not isinstance(array.dtype, pl.List) or not isinstance(index.constant, int):
         raise Refused
-    place = index.constant - first if index.constant >= first else index.constant
-    need(place >= 0 or (first == 1 and place < 0 and index.constant != 0))
+    at = index.constant
+    need(index.dtype in INTEGERS, at != 0 if first else at >= 0)
+    place = at - first if at > 0 else at  # below zero it is counted from the end
     least = place + 1 if place >= 0 else -place
     value = array.value.list.get(place, null_on_oob=True)
     inner = array.dtype.inner
