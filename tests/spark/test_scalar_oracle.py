@@ -374,6 +374,38 @@ def test_random_expressions_are_what_spark_says(session: SparkSession, texts: li
     assert disagreements(session, texts, rows(seed)) == []
 
 
+REGEXES = """
+    a . .* ^a a$ ^$ ^.*$ a|b a|ab ab|a ^a|b$ (a)|(b) (a|b)c? (a)? (a)?b ([^&]*)& &([^&=]*)= ([a-z]+)[^a-z]*$ a*? a+?b (?:a|b)(/|$)
+    (^|&)a=([^&]*) [^a]+ [^a]*$ .{2} .{1,}? ^[^/]*/[^/]* [.]|[&] ((a)b?)/ ([^a])([^a]) a{0}b a{0,1}a (a.)$
+"""
+EVERY = [
+    *(f"date_format({t}, '{p}')" for p in FORMATS for t in ("at", "far")),
+    *(f"date_trunc('{u}', {t})" for u in UNITS.split() for t in ("at", "far")),
+    *(f"{t} {o} {i}" for i in INTERVALS for o in "+-" for t in ("at", "far")),
+    *(f"{f}({t})" for f in ["hour", "minute", "second", "year", "month", "day", "dayofmonth", "to_date", "date", "unix_millis"] for t in ("at", "far")),
+    *(f"{f}({t})" for f in ("year", "month", "day") for t in ("d", "day")),
+    *(f"split({c}, '{by}')[{k}]" for c in "uws" for by in ("/", "a", "ab", "[.]", "😀") for k in (0, 1, 3)),
+    *(f"{f}, '{by}', {k})" for f in ("split_part(u", "split_part(w") for by in ("/", "a", ".") for k in (1, 2, -1, -3)),
+    *(f"{c} {o} {n}" for c in ("0.908", "p", "-0.05", "123456.789") for o in "+-*" for n in ("y", "h", "i", "n")),
+    "round(x)", "round(x / 4)", "p + q", "q - p", "p > q", "0.908 * n = q", "element_at(split(w, 'a'), -2)", "replace(w, 'a', '😀')",
+]  # fmt: skip
+PATTERN_TEXTS = [
+    *(f"{c} RLIKE '{p}'" for p in REGEXES.split() for c in "uws"),
+    *(
+        f"regexp_extract({c}, '{p}', {k})"
+        for p in REGEXES.split()
+        for c in "uw"
+        for k in range(1 + p.count("(") - p.count("(?:"))
+    ),
+]
+
+
+@pytest.mark.parametrize("texts", [EVERY, PATTERN_TEXTS], ids=["functions", "patterns"])
+def test_every_function_is_what_spark_says(session: SparkSession, texts: list[str]) -> None:
+    for first in range(0, len(texts), 60):
+        assert disagreements(session, texts[first : first + 60], rows(first)) == []
+
+
 ZONELESS = """
     at + INTERVAL 23 HOURS; far - INTERVAL 59 MINUTES; INTERVAL '1' SECOND + at; unix_micros(far); unix_millis(at); unix_seconds(at);
     at < due; at - INTERVAL 1 MILLISECOND >= due; date_trunc('second', at); date_trunc('MILLISECOND', far); timestamp_micros(n);
