@@ -52,7 +52,7 @@ def shift(symbol: str, left: Term, right: Term, *, utc: bool) -> Term:
     if left.dtype == INTERVAL and symbol == "+":
         left, right = right, left
     by = right.constant
-    need(left.dtype == TIMESTAMP, right.dtype == INTERVAL, symbol in ("+", "-"))
+    need(right.dtype == INTERVAL, symbol in ("+", "-"))
     if not isinstance(by, int) or (abs(by) >= _DAY and not utc):  # in a zone, days are not all of one length
         raise Refused
     return _time(arithmetic(symbol, _micros(left), literal(by, LONG)))
