@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from millstream.kernel.scalar import compile_scalar
+from millstream.kernel.scalar import compile_scalar, select_once
 
 ROWS = 120
 NAMES = {
@@ -314,7 +314,8 @@ def disagreements(spark: SparkSession, texts: list[str], frame: pl.DataFrame, *,
     compiled = {text: compile_scalar(text, COLUMNS, utc=utc) for text in texts}
     wrong = [f"{text}: not in the subset" for text, scalar in compiled.items() if scalar is None]
     scalars = {text: scalar for text, scalar in compiled.items() if scalar is not None}
-    ours = frame.select(
+    ours = select_once(
+        frame,
         *(scalar.value.alias(f"v{at}") for at, scalar in enumerate(scalars.values())),
         *(
             (pl.lit(True) if scalar.unsure is None else ~scalar.unsure.fill_null(False)).alias(f"sure{at}")

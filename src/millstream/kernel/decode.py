@@ -21,7 +21,7 @@ import polars as pl
 from millstream.kernel.admit import HEARTBEAT_KEY
 from millstream.kernel.chunk import Chunk
 from millstream.kernel.host import COLUMNS, Host, is_used
-from millstream.kernel.scalar import Scalar, compile_scalar
+from millstream.kernel.scalar import Scalar, compile_scalar, select_once
 from millstream.plan.chain import Feed
 from millstream.plan.narrow import narrowed
 from millstream.plan.nodes import Column
@@ -200,8 +200,8 @@ class FeedDecoder:
         used = [name for name in COLUMNS if is_used(self.feed, name)]
         wanted = [*used, *(each.name for each in self.feed.expressions)]
         doubts = [made.unsure.fill_null(False) for made in self.compiled.values() if made.unsure is not None]
-        # Values and doubts together: what they have in common is computed once.
-        frame = base.select(*(fixed[name].alias(name) for name in wanted), pl.any_horizontal(_DOUBT, *doubts))
+        values = (fixed[name].alias(name) for name in wanted)
+        frame = select_once(base, *values, pl.any_horizontal(_DOUBT, *doubts).alias(_DOUBT))
         unsure = frame.get_column(_DOUBT).to_numpy()
         left[at[unsure]] = True
         frame = frame.drop(_DOUBT)

@@ -51,6 +51,7 @@ _WORDS = frozenset((
     "like", "not", "null", "or", "then", "true", "when",
 ))  # fmt: skip
 _SUFFIXES: dict[str, pl.DataType] = {"y": pl.Int8(), "s": pl.Int16(), "l": LONG}
+_ONCE = pl.QueryOptFlags.none(simplify_expression=True, comm_subexpr_elim=True)
 _SPANS = {name + plural: micros for name, micros in STEPS.items() for plural in ("", "s")}
 
 
@@ -85,6 +86,11 @@ def compile_scalar(sql: str, columns: Mapping[str, pl.DataType], *, utc: bool = 
     except (Refused, TokenError, RecursionError):
         return None
     return Scalar(term.value, term.dtype, term.unsure)
+
+
+def select_once(frame: pl.DataFrame, *wanted: pl.Expr) -> pl.DataFrame:
+    """Compute expressions together; what several have in common, such as a value and whether it is sure, is computed once."""
+    return frame.lazy().select(*wanted).collect(optimizations=_ONCE)
 
 
 class _Reader:
