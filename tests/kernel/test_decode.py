@@ -89,6 +89,14 @@ def test_what_only_spark_can_do_is_left_to_spark(schema: str, select: tuple[str,
     assert made.pack("events", 0, records(b"{}"))[1].all()
 
 
+def test_what_depends_on_the_zone_is_computed_where_that_is_utc() -> None:
+    made = decoder("at timestamp", "date_format(at, 'HH:mm') AS minute")
+    frames, left = packed(made, records(b'{"at": "2026-01-31T12:34:56Z"}'))
+    assert (frames[0]["minute"].to_list(), left) == (["12:34"], [])
+    elsewhere = Decoder(made.host, utc=False)
+    assert dict(elsewhere.feeds) == {"events": "date_format(at, 'HH:mm')"}
+
+
 def test_keys_and_timestamps_are_asked_for_where_an_expression_looks_at_them() -> None:
     assert not decoder().wants_all("events")
     assert decoder("k long", "_key AS key").wants_all("events")

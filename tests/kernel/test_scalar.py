@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from datetime import UTC, date, datetime
+from decimal import Decimal
 from typing import Any
 
 import polars as pl
@@ -31,7 +32,7 @@ LEAST, MOST = -(2**63), 2**63 - 1
 
 
 def compiled(sql: str) -> Scalar:
-    scalar = compile_scalar(sql, COLUMNS)
+    scalar = compile_scalar(sql, COLUMNS, utc=True)
     assert scalar is not None, f"{sql} is not in the subset"
     return scalar
 
@@ -87,6 +88,11 @@ def test_the_start_of_a_window_is_found_before_and_after_1970() -> None:
         ("i > x", BOOLEAN),
         ("price", pl.Decimal(10, 2)), ("tags", pl.List(TEXT)), ("who", pl.Struct({"id": INT64})),
         ("real", pl.Float32()),
+        ("1.5", pl.Decimal(2, 1)), ("0.05", pl.Decimal(2, 2)), ("0.908 * n", pl.Decimal(24, 3)), ("i * 0.908", pl.Decimal(14, 3)),
+        ("price + n", pl.Decimal(23, 2)), ("price - 1.555", pl.Decimal(12, 3)), ("coalesce(0.908 * n, 0)", pl.Decimal(24, 3)),
+        ("if(b, price, n)", pl.Decimal(22, 2)), ("nullif(price, 0)", pl.Decimal(10, 2)), ("CASE WHEN b THEN 1 ELSE 1.5 END", pl.Decimal(11, 1)),
+        ("hour(at)", INT32), ("year(d)", INT32), ("to_date(at)", pl.Date()), ("at + INTERVAL 1 DAY", TIMESTAMP),
+        ("split(s, '/')", pl.List(TEXT)), ("tags[0]", TEXT), ("date_format(at, 'yyyy')", TEXT), ("round(x)", DOUBLE),
         ("tags IS NULL", BOOLEAN), ("raw", pl.Binary()), ("CASE WHEN b THEN NULL ELSE s END", TEXT), ("abs(y)", INT8),
     ],
 )  # fmt: skip
@@ -98,19 +104,19 @@ def test_a_result_has_the_type_that_spark_gives_it(sql: str, dtype: pl.DataType)
     "sql",
     [
         # no such column, or not clear which
-        "nobody", "who.id", "tags[0]", "`i", "i.i",
+        "nobody", "who.id", "tags[i]", "tags[-1]", "tags[true]", "tags['a']", "who[0]", "element_at(tags, 0)", "s[0]", "`i", "i.i",
         # types
-        "price + 1", "price > 1", "price IS TRUE", "real + 1", "tags = tags", "who = who", "raw = raw", "NULL", "1.5",
-        "1.5 + 1", "i + 1.5",
-        "i = 1.5", "i / 2.0", "i = b", "s = 1", "at > '2024-01-01'", "at > d", "d = '2024-01-01'", "d + 1",
+        "price + 1", "price * price", "price / 2", "price * x", "price > x", "-price", "abs(price)", "price IN (1, 2)",
+        "i < 9223372036854775808.0", "n * 12345678901234567.1", "cast(price AS double)", "cast(price AS bigint)", "price IS TRUE", "real + 1", "tags = tags", "who = who", "raw = raw", "NULL",
+        "1.5 + 1", "1.5 + 1.5", "-(1.5)", "i / 2.0", "i = b", "s = 1", "at > '2024-01-01'", "at > d", "d = '2024-01-01'", "d + 1",
         "at + INTERVAL 1 DAY", "i AND b",
         "NOT i", "if(i, 1, 2)", "coalesce(i, s)", "coalesce(NULL, NULL)", "i + NULL", "b + b", "-s", "s || price",
         "s || x",
-        "CASE WHEN b THEN 1 WHEN c THEN 1.5 ELSE x END", "local = at", "i IN (1, 'a')", "i IN (1.5)", "b IS UNKNOWN",
+        "CASE WHEN b THEN price ELSE x END", "local = at", "i IN (1, 'a')", "i IN (1.5)", "b IS UNKNOWN",
         "i IS TRUE",
         # what depends on a time zone, or on the clock
         "date_trunc('minute', at)", "cast(at AS string)", "cast(at AS date)", "TIMESTAMP '2024-01-01 00:00:00'",
-        "hour(at)", "unix_micros(local)",
+        "hour(at)", "year(at)", "to_date(at)", "date_format(at, 'yyyy')", "at - INTERVAL 24 HOURS", "unix_micros(local)",
         "current_timestamp", "cast(s AS timestamp)", "unix_micros(d)",
         # what is not Spark's way of writing, or is settled by a setting of Spark's
         "'a''b'", "'a' 'b'", r"'a\n'", "r'a'", "'${x}'", "i -- 1", "i /* + 1 */", "i +", "(i", "i)", "i i", "",
@@ -122,9 +128,9 @@ def test_a_result_has_the_type_that_spark_gives_it(sql: str, dtype: pl.DataType)
         "99999999999999999999", "1e400",
         # functions and forms beyond the subset
         "pmod(n, 0)", "pmod(n, -3)", "pmod(n, m)", "n % m", "x % 2", "i DIV 2", "i & 1", "~i", "+i", "sqrt(x)",
-        "round(x)", "floor(i)", "lower(i)",
+        "round(x, 2)", "round(i)", "floor(i)", "lower(i)",
         "lower(s, t)", "substring(s, i, 1)", "trim(BOTH 'x' FROM s)", "s LIKE t", "s LIKE 'a' ESCAPE '/'",
-        "s ILIKE 'a'", "s RLIKE 'a'", "s LIKE ANY ('a')", f"s LIKE '{'_' * 300}'",
+        "s ILIKE 'a'", "s RLIKE t", "s RLIKE 'a' = b", "s LIKE ANY ('a')", f"s LIKE '{'_' * 300}'",
         "i IN (j)", "i IN ()", "i IN (NULL)", "x IN (0, 1)", "i IS DISTINCT FROM j", "transform(tags, t -> t)",
         "count(*)", "-0.0D", "-0e0",
         # where sqlglot and Spark read differently, or Spark does not read at all
@@ -133,6 +139,40 @@ def test_a_result_has_the_type_that_spark_gives_it(sql: str, dtype: pl.DataType)
 )  # fmt: skip
 def test_what_is_not_in_the_subset_is_refused(sql: str) -> None:
     assert compile_scalar(sql, COLUMNS) is None
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "date_format(at, t)", "date_format(at, '')", "date_format(d, 'yyyy')", "date_format(s, 'yyyy')", "date_format(local, 'yyyy')",
+        "date_format(at, 'yy')", "date_format(at, 'MMM')", "date_format(at, 'MMMM')", "date_format(at, 'SSSSSS')", "date_format(at, 'E')",
+        "date_format(at, 'hh')", "date_format(at, 'yyyy-[MM]')", "date_format(at, 'yyyyT')", "date_format(at, 'yyyyyy')",
+        "date_trunc('century', at)", "date_trunc(s, at)", "date_trunc('day', d)", "date_trunc('day', local)", "hour(s)", "hour(d)",
+        "hour(local)", "year(s)", "year(local)", "to_date(s)", "cast(local AS date)", "cast(i AS date)",
+        "d + INTERVAL 1 DAY", "local + INTERVAL 1 DAY", "at + INTERVAL 1 MONTH", "at + INTERVAL 1 YEAR", "at * INTERVAL 1 DAY",
+        "INTERVAL 1 DAY - at", "at + INTERVAL i DAYS", "at + INTERVAL '1.5' SECOND", "at + INTERVAL '1:30' MINUTE TO SECOND",
+        "at + INTERVAL 1 DAY * 2", "INTERVAL 1 DAY", "INTERVAL 1 DAY > INTERVAL 1 HOUR", "at + 1", "at - due", "at + INTERVAL",
+        "at + INTERVAL '1 day' DAY", "at + INTERVAL '1 day 2 hours'", "-INTERVAL 1 DAY + at", "interval",
+        "split(s, '')", "split(s, t)", "split(s, '.')", "split(s, 'a|b')", "split(s, '[ab]')", "split(s, '[^]')", "split(s, '/', 2)",
+        "split(s, '/')[i]", "split(s, '/') = split(t, '/')", "split_part(s, '/', 0)", "split_part(s, '', 1)", "split_part(s, t, 1)",
+        "replace(s, t, 'a')", "replace(s, 'a', t)", "replace(i, 'a', 'b')", "regexp_extract(s, t, 1)", "regexp_extract(s, 'a', 1)",
+        "regexp_extract(s, '(a)', 2)", "regexp_extract(s, '(a)', -1)", "regexp_extract(s, 'a')", "regexp_extract(i, '(a)')",
+    ],
+)  # fmt: skip
+def test_in_utc_too_what_is_not_in_the_subset_is_refused(sql: str) -> None:
+    assert compile_scalar(sql, COLUMNS, utc=True) is None
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "", "(", ")", "()", "(a|)", "|a", "a|", "a**", "a++", "a?+", "a{2}+", "*a", "^*", "$?", "(a)*", "(a)+", "(a){2}", "(a)??",
+        "(?:a)*", "(?i)a", "(?=a)", "(?<n>a)", "(?!a)", "[]", "[^]", "[a", "[[a]]", "[a&&b]", "[~~]", "[z-a]", "[a-b-c]", "[a^]", "[]a]",
+        "[-a]", "a]", "a}", "{2}", "a{,2}", "a{3,2}", "a{100}", "é", "[é]", "😀", "a" * 201,
+    ],
+)  # fmt: skip
+def test_a_pattern_that_may_mean_something_else_in_java_is_refused(pattern: str) -> None:
+    assert compile_scalar(f"regexp_like(s, '{pattern}')", COLUMNS) is None
 
 
 def test_a_text_too_long_or_too_deep_is_refused_quickly() -> None:
@@ -332,3 +372,94 @@ def test_times_and_days() -> None:
     assert compute("at > due", at=[time], due=[datetime(1969, 1, 1, tzinfo=UTC)]) == [True]
     assert compute("d >= DATE '2024-02-29'", d=[date(2024, 2, 28), date(2024, 2, 29)]) == [False, True]
     assert compute("d IN (DATE '2024-02-29')", d=[date(2024, 2, 28), date(2024, 2, 29)]) == [False, True]
+
+
+def test_times_in_utc() -> None:
+    times = [
+        datetime(2026, 7, 31, 8, 4, 5, 678_901, tzinfo=UTC),
+        datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC),
+        datetime(1582, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC),
+        None,
+    ]
+    assert compute("date_format(at, 'yyyy-MM-dd')", at=times) == ["2026-07-31", "1969-12-31", ..., None]
+    assert compute("date_format(at, 'HH:mm:ss.SSS')", at=times) == ["08:04:05.678", "23:59:59.999", ..., None]
+    assert compute("hour(at) * 10000 + minute(at) * 100 + second(at)", at=times) == [80405, 235959, 235959, None]
+    assert compute("year(at) * 10000 + month(at) * 100 + day(at)", at=times) == [20260731, 19691231, 15821231, None]
+    assert compute("cast(at AS date) = to_date(at)", at=times) == [True, True, True, None]
+    assert compute("to_date(at)", at=times) == [date(2026, 7, 31), date(1969, 12, 31), date(1582, 12, 31), None]
+    assert compute("date_trunc('HOUR', at)", at=times[:2]) == [
+        datetime(2026, 7, 31, 8, tzinfo=UTC), datetime(1969, 12, 31, 23, tzinfo=UTC)
+    ]  # fmt: skip
+    assert compute("date_trunc('week', at)", at=times[:2]) == [
+        datetime(2026, 7, 27, tzinfo=UTC), datetime(1969, 12, 29, tzinfo=UTC)
+    ]  # fmt: skip
+    assert compute("date_trunc('quarter', at)", at=times[:2]) == [
+        datetime(2026, 7, 1, tzinfo=UTC), datetime(1969, 10, 1, tzinfo=UTC)
+    ]  # fmt: skip
+    assert compute("at - INTERVAL 1 DAY 2 HOURS + INTERVAL '3 seconds'", at=times[:1]) == [
+        datetime(2026, 7, 30, 6, 4, 8, 678_901, tzinfo=UTC)
+    ]
+
+
+def test_a_time_that_no_calendar_holds_is_left_to_spark() -> None:
+    """Of the last and the first moments, and of the years 0 and 10000."""
+    far = pl.Series("at", [LEAST, MOST, -62_135_596_800_000_001, 253_402_300_800_000_000]).cast(TIMESTAMP).to_frame()
+    for sql in ("date_format(at, 'yyyy')", "year(at)", "date_trunc('month', at)"):
+        unsure = compiled(sql).unsure
+        assert unsure is not None
+        found = far.with_columns(value=compiled(sql).value, unsure=unsure)
+        assert found["unsure"].to_list() == [True] * 4
+        assert found["value"].to_list() == [None] * 4, sql
+    day = far.select(compiled("to_date(at)").value.to_physical()).to_series().to_list()
+    assert day == [LEAST // 86_400_000_000, MOST // 86_400_000_000, -719_163, 2_932_897]
+    for sql, where in (("at + INTERVAL 1 DAY", [MOST]), ("date_trunc('day', at)", [LEAST, MOST])):
+        beyond = compiled(sql).unsure
+        assert beyond is not None
+        assert far.filter(beyond)["at"].to_physical().to_list() == where, sql
+
+
+def test_parts_of_texts() -> None:
+    urls = ["a/b//c", "", "/", "é/😀", None]
+    assert compute("split(s, '/')[1]", s=urls) == ["b", ..., "", "😀", None]
+    assert compute("split(s, '/')[3]", s=urls) == ["c", ..., ..., ..., None]
+    assert compute("split(s, '[.]')[0]", s=["a.b", "ab"]) == ["a", "ab"]
+    assert compute("element_at(split(s, '/'), -1)", s=urls) == ["c", "", "", "😀", None]
+    assert compute("element_at(split(s, '/'), 2)", s=urls) == ["b", ..., "", "😀", None]
+    assert compute("split_part(s, '/', 3)", s=urls) == ["", "", "", "", None]
+    assert compute("split_part(s, '/', -1)", s=urls) == ["c", "", "", "😀", None]
+    assert compute("tags[1]", tags=[["a", "b"], ["a"], ["a", None], None]) == ["b", ..., None, None]
+    assert compute("replace(s, '', 'x')", s=["ab", ""]) == ["ab", ""]
+    assert compute("replace(s, 'a', '$0')", s=["aba", None]) == ["$0b$0", None]
+    assert compute("length(s) - length(replace(s, 'c', ''))", s=["ccac", "", None]) == [3, 0, None]
+
+
+def test_patterns() -> None:
+    texts = ["x&id=7&b", "&id=", "", None]
+    assert compute("regexp_extract(s, '&id=([^&]*)', 1)", s=texts) == ["7", "", "", None]
+    assert compute("regexp_extract(s, '&id=([^&]*)')", s=texts) == ["7", "", "", None]
+    assert compute("regexp_extract(s, '&id=([^&]*)', 0)", s=texts) == ["&id=7", "&id=", "", None]
+    assert compute("regexp_extract(s, '(a)|(b)', 2)", s=["a", "b"]) == ["", "b"]
+    assert compute("s RLIKE '^[a-z]+$'", s=["abc", "abc1", "a\n", "\u2028", None]) == [True, False, ..., ..., None]
+    assert compute("s NOT RLIKE 'a.c'", s=["abc", "a\rc", "a\u0085c", "a\tc", "a😀c"]) == [
+        False,
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert compute("regexp_like(s, '[$-]{2}?')", s=["$-", "$"]) == [True, False]
+
+
+def test_decimals_are_exact() -> None:
+    prices = [LEAST, MOST, 7, 0, None]
+    assert compute("0.908 * n", n=prices) == [None if each is None else each * Decimal("0.908") for each in prices]
+    assert compute("n - 0.05", n=[MOST]) == [MOST - Decimal("0.05")]
+    assert compute("0.908 * n > 1000000", n=[1_101_321, 1_101_322, None]) == [False, True, None]
+    assert compute("price = 1.50", price=[Decimal("1.50"), Decimal("1.51")]) == [True, False]
+    assert compute("i < 1.5", i=[1, 2, None]) == [True, False, None]
+    assert compute("x * 0.1", x=[3.0]) == [3.0 * 0.1], "beside a double it is a double"
+
+
+def test_halves_are_rounded_away_from_zero() -> None:
+    xs = [0.5, -0.5, 2.5, -2.5, 0.49999999999999994, -0.4, -0.0, 1e300, None]
+    assert repr(compute("round(x)", x=xs)) == "[1.0, -1.0, 3.0, -3.0, 0.0, 0.0, 0.0, 1e+300, None]"

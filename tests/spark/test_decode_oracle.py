@@ -188,3 +188,25 @@ def test_what_nothing_uses_is_not_looked_at(spark: SparkSession) -> None:
     expected, _, left = both(spark, nested(), values)
     assert left == [False, False, True, True]
     assert expected["_bad"].is_not_null().to_list() == [False, False, True, True]
+
+
+COMPUTED = [
+    "0.908 * n", "0.908 * i > 1.5", "date_format(at, 'yyyy-MM-dd')", "date_format(at, 'HH:mm:ss.SSS')", "hour(at)", "cast(at AS date)",
+    "date_trunc('minute', at)", "at + INTERVAL 1 DAY", "year(d)", "split(s, 'a')[0]", "split_part(s, 'a', 2)", "round(x)",
+    "CASE lower(s) WHEN 'a' THEN '0' ELSE nullif(regexp_extract(s, '([a-z]+)$', 1), '') END",
+    "length(s) - length(replace(s, 'z', ''))", "CASE WHEN hour(at) >= 8 AND hour(at) <= 18 THEN 'day' ELSE 'night' END",
+]  # fmt: skip
+
+
+def test_what_is_computed_without_spark_is_what_spark_computes(spark: SparkSession) -> None:
+    pipeline = Pipeline("oracle", log="sqlite:never.db")
+    events = pipeline.stream("events", SCHEMA)
+    pipeline.view("all", events.select(*(f"{sql} AS c{index}" for index, sql in enumerate(COMPUTED))))
+    values: list[bytes | None] = [*WHOLE, *some_records(11, 1_500)]
+    expected, ours, left = both(spark, chain_of(pipeline), values)
+    kept = expected.filter(~pl.Series(left))
+    assert kept.height > 500
+    assert ours.schema == kept.schema
+    for name in ours.columns:
+        unequal = ours[name].ne_missing(kept[name])
+        assert not unequal.any(), (name, [values[offset] for offset in ours.filter(unequal)["_o"]][:3])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import polars as pl
@@ -13,7 +14,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from millstream.kernel.scalar import compile_scalar
+from millstream.kernel.scalar import compile_scalar, select_once
 
 ROWS = 120
 NAMES = {
@@ -36,6 +37,10 @@ TIMES = [
     datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC), datetime(2026, 7, 31, 12, 34, 56, 789012, tzinfo=UTC),
     datetime(1969, 12, 31, 23, 59, 0, tzinfo=UTC), datetime(1582, 10, 4, tzinfo=UTC),
 ]  # fmt: skip
+BEYOND = [  # in microseconds, what Python has no datetime for
+    -(2**63), 2**63 - 1, -(2**63) + 86_400_000_000, 2**63 - 7 * 86_400_000_000, -62_135_596_800_000_001, -62_200_000_000_000_000,
+    -12_212_553_600_000_001, -12_212_553_600_000_000, 253_402_300_800_000_000, 1_000_000_000_000_000_000, -100_000_000_000_000_000,
+]  # fmt: skip
 DAYS = [date(1970, 1, 1), date(1969, 12, 31), date(2024, 2, 29), date(1, 1, 1), date(9999, 12, 31), date(1582, 10, 10)]
 
 
@@ -56,13 +61,26 @@ POOLS: dict[str, tuple[pl.DataType, list[Any]]] = {
     "b": (pl.Boolean(), [True, False]), "c": (pl.Boolean(), [True, False]),
     "at": (pl.Datetime("us", "UTC"), TIMES), "due": (pl.Datetime("us", "UTC"), TIMES),
     "d": (pl.Date(), DAYS), "e": (pl.Date(), DAYS),
+    "p": (pl.Decimal(10, 2), [Decimal(each) for each in ("0", "0.01", "-0.01", "1.50", "99999999.99", "-99999999.99", "7")]),
+    "q": (pl.Decimal(30, 10), [Decimal(each) for each in ("0", "1e-10", "-1.5", "99999999999999999999.9999999999", "7")]),
+    "u": (pl.String(), []), "w": (pl.String(), []), "far": (pl.Datetime("us", "UTC"), []), "day": (pl.Date(), []),
 }  # fmt: skip
 COLUMNS = {name: dtype for name, (dtype, _) in POOLS.items()}
 
 
 def rows(seed: int) -> pl.DataFrame:
     pick = random.Random(seed)
-    columns = {name: [pick.choice([*pool, None]) for _ in range(ROWS)] for name, (_, pool) in POOLS.items()}
+    columns: dict[str, Any] = {
+        name: [pick.choice([*pool, None]) for _ in range(ROWS)] for name, (_, pool) in POOLS.items() if pool
+    }
+    for name, letters in (("u", "ab/"), ("w", "aab&/=-.1 \n\ré😀\u2028")):
+        columns[name] = ["".join(pick.choices(letters, k=pick.randrange(9))) for _ in range(ROWS)]
+    wide = [
+        pick.choice([*BEYOND, pick.randrange(-(10**17), 10**18), pick.randrange(10**15, 2 * 10**15)])
+        for _ in range(ROWS)
+    ]
+    columns["far"] = pl.Series(wide).cast(pl.Datetime("us", "UTC"))
+    columns["day"] = pl.Series([each // 86_400_000_000 for each in wide], dtype=pl.Int32).cast(pl.Date)
     return pl.DataFrame(columns, schema=COLUMNS)
 
 
@@ -85,32 +103,70 @@ def chosen(inner: st.SearchStrategy[str], conditions: st.SearchStrategy[str]) ->
     )
 
 
+def words(text: str) -> st.SearchStrategy[str]:
+    return st.sampled_from(text.split())
+
+
 WHOLE_LITERALS = ["0", "1", "-1", "2", "7", "-128Y", "127Y", "7S", "5L", "2147483647", "-2147483648", "2147483648"]
 WHOLE_LITERALS += ["9223372036854775807", "-9223372036854775808", "1000000", "4611686018427387904"]
 DIVISORS = ["1", "2", "3", "7", "60000000", "2147483647", "2147483648", "9223372036854775807", "5L"]
-PATTERNS = "'' '%' 'a%' '%b' '_' 'a_b' '%é%' 'a%c' 'abc' '__%' '.' '[a]%'"
+ATOMS = st.sampled_from(
+    ["a", "b", "/", "&", "-", "1", ".", "[ab]", "[^&]", "[^a]", "[a-z]", "[0-9]", "[.&]", "[^/=]", "[a-]", "[$|]", "é"][
+        :-1
+    ]
+)
+TIMES_OVER = st.sampled_from(["", "", "", "*", "+", "?", "*?", "+?", "??", "{2}", "{1,}", "{0,2}", "{1,2}?"])
+RUN = st.lists(st.builds("{}{}".format, ATOMS, TIMES_OVER), min_size=1, max_size=3).map("".join)
+PATTERN = st.recursive(
+    RUN,
+    lambda inner: st.one_of(
+        form("{a}|{b}", a=inner, b=inner),
+        form("{o}{a}){t}{b}", o=words("( (?:"), a=inner, t=st.sampled_from(["", "?"]), b=RUN),
+        form("^{a}", a=inner),
+        form("{a}$", a=inner),
+        form("{a}{b}", a=inner, b=inner),
+    ),
+    max_leaves=4,
+).filter(lambda text: len(text) < 80)
+LIKE = "'' '%' 'a%' '%b' '_' 'a_b' '%é%' 'a%c' 'abc' '__%' '.' '[a]%'"
+FORMATS = [
+    "yyyy-MM-dd",
+    "HH:mm",
+    "yyyyMMddHHmmssSSS",
+    "dd.MM.yyyy, HH:mm:ss.SSS",
+    "yyyy",
+    "mm/ss",
+    "- yyyy_MM",
+    "SSS ss",
+    "dd dd",
+]
+UNITS = "year YYYY yy quarter month MON mm week day DD Hour minute second millisecond microsecond"
+INTERVALS = [
+    "INTERVAL 10 SECONDS", "INTERVAL '10' SECOND", "INTERVAL 1 HOUR 30 MINUTES", "INTERVAL '3 days'", "INTERVAL -5 minutes",
+    "INTERVAL '-5' MINUTE", "interval 2 weeks", "INTERVAL 100000 DAYS", "INTERVAL 7 MILLISECONDS", "INTERVAL 1 MICROSECOND",
+    "INTERVAL '1' DAY '2' HOURS", "INTERVAL 1 DAY",
+]  # fmt: skip
+SEPARATORS = st.sampled_from(["'/'", "'a'", "'ab'", "'[.]'", "'[|]'", "'😀'", "'&'", "'-'", "'//'", "' '"])
 COMPARE = st.sampled_from(["=", "==", "<>", "!=", "<", "<=", ">", ">=", "<=>"])
 
 simple = {
     "whole": st.sampled_from(["y", "h", "i", "j", "n", "m", "N", "`i`", *WHOLE_LITERALS]),
     "double": st.sampled_from(["x", "z", "X", "1.5D", "-1D", "0D", "1e3", "-2.5e-3", "0e0"]),
-    "text": st.sampled_from(["s", "t", "''", "'abc'", "' '", "'é😀'", '"a"', "'b'"]),
+    "text": st.sampled_from(["s", "t", "u", "w", "''", "'abc'", "' '", "'é😀'", '"a"', "'b'"]),
     "truth": st.sampled_from(["b", "c", "true", "FALSE"]),
-    "time": st.sampled_from(["at", "due"]),
-    "day": st.sampled_from(["d", "e", "DATE '2024-02-29'", "cast('1969-12-31' AS date)"]),
+    "time": st.sampled_from(["at", "due", "far"]),
+    "day": st.sampled_from(["d", "e", "day", "DATE '2024-02-29'", "cast('1969-12-31' AS date)"]),
+    "exact": st.sampled_from(["p", "q", "0.908", "-1.5", "0.0", "00.10"]),
 }
-
-
-def words(text: str) -> st.SearchStrategy[str]:
-    return st.sampled_from(text.split())
 
 
 def deeper(of: dict[str, st.SearchStrategy[str]]) -> dict[str, st.SearchStrategy[str]]:
     """Expressions of each type over those that are given."""
-    whole, double, text, truth, time, day = of.values()
+    whole, double, text, truth, time, day, exact = of.values()
     literal = words("1 2.5 -0.0 0 1.5 3 100.25")
     number = st.one_of(whole, double)
-    everything = (whole, double, text, truth, time, day)
+    everything = (whole, double, text, truth, time, day, exact)
+    column = words("y h i j n m")
     wholes = st.one_of(
         form("({a} {o} {b})", a=whole, o=words("+ - *"), b=whole),
         form("({a} {o} {b})", a=whole, o=words("+ - *"), b=whole),
@@ -123,6 +179,8 @@ def deeper(of: dict[str, st.SearchStrategy[str]]) -> dict[str, st.SearchStrategy
         form("{f}({a})", f=words("floor ceil ceiling"), a=double),
         form("{f}({a})", f=words("unix_micros unix_millis unix_seconds"), a=time),
         form("{f}({a})", f=words("length len char_length character_length"), a=text),
+        form("{f}({a})", f=words("hour minute second year month day dayofmonth"), a=time),
+        form("{f}({a})", f=words("year month day dayofmonth"), a=day),
         chosen(whole, truth),
     )
     doubles = st.one_of(
@@ -131,6 +189,7 @@ def deeper(of: dict[str, st.SearchStrategy[str]]) -> dict[str, st.SearchStrategy
         form("({a} / {b})", a=whole, b=whole),
         form("(-({a}))", a=double),
         form("abs({a})", a=double),
+        form("round({a})", a=double),
         form("cast({a} AS double)", a=st.one_of(number, literal)),
         form("coalesce({a}, {b})", a=double, b=st.one_of(whole, literal)),
         form("if({c}, {a}, {b})", c=truth, a=whole, b=double),
@@ -144,6 +203,16 @@ def deeper(of: dict[str, st.SearchStrategy[str]]) -> dict[str, st.SearchStrategy
         form("substring({a}, {p})", a=text, p=words("0 1 2 -1 -2 -9")),
         form("substr({a}, {p}, {l})", a=text, p=words("0 1 2 9 -1 -2 -9 -2147483648"), l=words("0 1 2 -1 2147483647")),
         form("{f}({a}, {l})", f=words("left right"), a=text, l=words("0 1 2 -1")),
+        form("date_format({a}, '{p}')", a=time, p=st.sampled_from(FORMATS)),
+        form(
+            "replace({a}, {b}, {c})", a=text, b=words("'' 'a' 'ab' '/' '😀' '.' '$'"), c=words("'' 'a' 'é' '$0' '{a}'")
+        ),
+        form("replace({a}, {b})", a=text, b=words("'' 'a' 'ab'")),
+        form("split({a}, {b})[{k}]", a=text, b=SEPARATORS, k=words("0 1 2 3 1L")),
+        form("element_at(split({a}, {b}), {k})", a=text, b=SEPARATORS, k=words("1 2 3 -1 -2")),
+        form("split_part({a}, {b}, {k})", a=text, b=words("'/' 'a' 'ab' '.' '|' '😀'"), k=words("1 2 3 9 -1 -2 -9")),
+        form("regexp_extract({a}, '{p}', 0)", a=text, p=PATTERN),
+        form("regexp_extract({a}, '({p})({q})', {k})", a=text, p=PATTERN, q=PATTERN, k=words("0 1 2")),
         chosen(text, truth),
     )
     truths = st.one_of(
@@ -163,17 +232,36 @@ def deeper(of: dict[str, st.SearchStrategy[str]]) -> dict[str, st.SearchStrategy
         form("({a} NOT IN ({b}, {c}))", a=text, b=words("'' 'abc' 'é😀'"), c=words("'a' NULL")),
         form("({a} IN (1, 1.5, {b}))", a=double, b=words("0.1 3 NULL 2,4,5,6,7,8,9,10,11,12")),
         form("({a} IN (DATE '1970-01-01', DATE '2024-02-29'))", a=day),
-        form("({a} {o} {b})", a=text, o=st.sampled_from(["LIKE", "NOT LIKE"]), b=words(PATTERNS)),
-        form("{f}({a}, {b})", f=words("startswith endswith contains"), a=words("s t"), b=text),
+        form("({a} {o} {b})", a=text, o=st.sampled_from(["LIKE", "NOT LIKE"]), b=words(LIKE)),
+        form("{f}({a}, {b})", f=words("startswith endswith contains"), a=words("s t u w"), b=text),
+        form("({a} {o} '{p}')", a=text, o=st.sampled_from(["RLIKE", "NOT RLIKE", "REGEXP"]), p=PATTERN),
+        form("{f}({a}, '{p}')", a=text, f=words("regexp_like rlike regexp"), p=PATTERN),
+        form("({a} {o} {b})", a=exact, o=COMPARE, b=column),
+        form("({a} {o} {b})", a=words("1 0 7 -7 1000000"), o=COMPARE, b=exact),
         chosen(truth, truth),
     )
     times = st.one_of(
         form("{f}({a})", f=words("timestamp_micros timestamp_millis timestamp_seconds"), a=whole),
         form("timestamp_micros(unix_micros({a}) - pmod(unix_micros({a}), 60000000))", a=time),
+        form("date_trunc('{u}', {a})", u=words(UNITS), a=time),
+        form("({a} {o} {i})", a=time, o=words("+ -"), i=st.sampled_from(INTERVALS)),
+        form("({i} + {a})", a=time, i=st.sampled_from(INTERVALS)),
         chosen(time, truth),
     )
+    days = st.one_of(
+        form("{f}({a})", f=words("to_date date"), a=st.one_of(time, day)),
+        form("cast({a} AS date)", a=st.one_of(time, day)),
+        chosen(day, truth),
+    )
+    exacts = st.one_of(
+        form("({a} {o} {b})", a=words("0.908 -1.5 p 0.00 12.345"), o=words("+ - *"), b=column),
+        form("({b} {o} {a})", a=words("0.908 -1.5 p 0.00 12.345"), o=words("+ - *"), b=column),
+        form("({a} {o} {b})", a=words("p q"), o=words("+ -"), b=words("p q 0.908 -1.5")),
+        form("if({c}, {a}, {b})", c=truth, a=words("0.908*i p 1.5"), b=words("0 1 i h")),
+        chosen(exact, truth),
+    )
     return {
-        "whole": wholes, "double": doubles, "text": texts, "truth": truths, "time": times, "day": chosen(day, truth)
+        "whole": wholes, "double": doubles, "text": texts, "truth": truths, "time": times, "day": days, "exact": exacts,
     }  # fmt: skip
 
 
@@ -185,7 +273,9 @@ def mixed(
 
 one = deeper(simple)
 two = deeper(mixed(simple, one))
-expressions = st.one_of(*one.values(), *two.values())
+expressions = st.one_of(*one.values(), *two.values()).filter(
+    lambda text: "--" not in text and "/*" not in text
+)  # comments
 
 PRECEDENCE = """
     i = j < true; i = 7 = true; i < j = b; 1 < 2 = b; NOT b = c; ! b = c; NOT b AND c; NOT b OR c AND b;
@@ -202,16 +292,30 @@ PRECEDENCE = """
     abs(unix_micros(at) - unix_micros(due)) > 86400000000; CASE WHEN j <> 0 THEN i / j END; j <> 0 AND i / j > 1;
     j = 0 OR i / j > 1; coalesce(i, n * n); if(abs(n) < 9, n * n * n, NULL); i NOT IN (1, NULL); i <=> NULL; (i);
     ((i + (1))); d < DATE '2024-02-29'; d BETWEEN e AND DATE '9999-12-31'; b > c; length(s) + length(t) * 2;
+    CASE lower(s) WHEN 'a' THEN '0' WHEN 'abc' THEN '1' ELSE nullif(regexp_extract(w, '&([^&]*)', 1), '') END;
+    0.908 * n; n * 0.908 > 1000000 AND 0.908 * n < 50000000; 0.908 * i + p; 1.5; split(u, '/'); split(w, 'a')[0]; i > 1.5; n >= 1.;
+    CASE WHEN hour(at) >= 8 AND hour(at) <= 18 THEN 'day' WHEN hour(at) <= 6 THEN 'night' ELSE 'other' END;
+    length(w) - length(replace(w, 'a', '')); s || split(u, '/')[0]; split(u, '/')[0]::string; date_format(at + INTERVAL 1 HOUR, 'HH');
+    at - INTERVAL 10 SECONDS < due; at BETWEEN due - INTERVAL 1 DAY AND due + INTERVAL 1 DAY; CASE WHEN b THEN 1 WHEN c THEN 1.5 ELSE x END;
+    coalesce(0.908 * n, 0); NOT s RLIKE '^a' AND b; unix_micros(at + INTERVAL '1' SECOND) + 1;
     left(s, 1) = upper(left(s, 1)); n * 1000 + 1 - 1000 + i; n + m - 1; n - m + n - m; n * -1; n * m * 2;
 """
 
 
-def disagreements(spark: SparkSession, texts: list[str], frame: pl.DataFrame) -> list[str]:
+def kind_of(dtype: pl.DataType) -> str:
+    """What Spark calls a type."""
+    if isinstance(dtype, pl.Decimal):
+        return f"decimal({dtype.precision},{dtype.scale})"
+    return "array<string>" if dtype == pl.List(pl.String) else NAMES[dtype]
+
+
+def disagreements(spark: SparkSession, texts: list[str], frame: pl.DataFrame, *, utc: bool = True) -> list[str]:
     """Let both compute; give what differs, in words."""
-    compiled = {text: compile_scalar(text, COLUMNS) for text in texts}
+    compiled = {text: compile_scalar(text, COLUMNS, utc=utc) for text in texts}
     wrong = [f"{text}: not in the subset" for text, scalar in compiled.items() if scalar is None]
     scalars = {text: scalar for text, scalar in compiled.items() if scalar is not None}
-    ours = frame.select(
+    ours = select_once(
+        frame,
         *(scalar.value.alias(f"v{at}") for at, scalar in enumerate(scalars.values())),
         *(
             (pl.lit(True) if scalar.unsure is None else ~scalar.unsure.fill_null(False)).alias(f"sure{at}")
@@ -226,13 +330,15 @@ def disagreements(spark: SparkSession, texts: list[str], frame: pl.DataFrame) ->
     assert isinstance(found, pl.DataFrame)
     for at, (text, scalar) in enumerate(scalars.items()):
         mine = ours.get_column(f"v{at}")
-        if (mine.dtype, NAMES[scalar.dtype]) != (scalar.dtype, kinds[at]):
+        if (mine.dtype, kind_of(scalar.dtype)) != (scalar.dtype, kinds[at]):
             wrong.append(f"{text}: {mine.dtype} said to be {scalar.dtype}, and {kinds[at]} in Spark")
             continue
         physical = mine.to_physical().to_list(), found.get_column(f"v{at}").to_physical().to_list()
         for row, (a, b, sure) in enumerate(zip(*physical, ours.get_column(f"sure{at}"), strict=True)):
             if sure and repr(a) != repr(b):
-                wrong.append(f"{text}: {a!r}, and {b!r} in Spark, for {frame.row(row, named=True)}")
+                wrong.append(
+                    f"{text}: {a!r}, and {b!r} in Spark, for {frame.select(pl.all().to_physical()).row(row, named=True)}"
+                )
                 break
     return wrong
 
@@ -242,6 +348,7 @@ def session(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[Spa
     """The session, with rows that go through generated code as those of a pipeline do, and not through the planner."""
     wanted = {
         "spark.sql.ansi.enabled": request.param,
+        "spark.sql.session.timeZone": "UTC",
         "spark.sql.optimizer.excludedRules": "org.apache.spark.sql.catalyst.optimizer.ConvertToLocalRelation",
     }
     before = {key: spark.conf.get(key, None) for key in wanted}
@@ -253,8 +360,7 @@ def session(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[Spa
 
 
 def test_operators_bind_as_they_do_in_spark(session: SparkSession) -> None:
-    texts = [text.strip() for text in PRECEDENCE.split(";") if text.strip()]
-    assert disagreements(session, texts, rows(0)) == []
+    assert disagreements(session, split_up(PRECEDENCE), rows(0)) == []
 
 
 @settings(
@@ -267,3 +373,60 @@ def test_operators_bind_as_they_do_in_spark(session: SparkSession) -> None:
 @given(texts=st.lists(expressions, min_size=30, max_size=30), seed=st.integers(0, 1_000_000))
 def test_random_expressions_are_what_spark_says(session: SparkSession, texts: list[str], seed: int) -> None:
     assert disagreements(session, texts, rows(seed)) == []
+
+
+REGEXES = """
+    a . .* ^a a$ ^$ ^.*$ a|b a|ab ab|a ^a|b$ (a)|(b) (a|b)c? (a)? (a)?b ([^&]*)& &([^&=]*)= ([a-z]+)[^a-z]*$ a*? a+?b (?:a|b)(/|$)
+    (^|&)a=([^&]*) [^a]+ [^a]*$ .{2} .{1,}? ^[^/]*/[^/]* [.]|[&] ((a)b?)/ ([^a])([^a]) a{0}b a{0,1}a (a.)$
+"""
+EVERY = [
+    *(f"date_format({t}, '{p}')" for p in FORMATS for t in ("at", "far")),
+    *(f"date_trunc('{u}', {t})" for u in UNITS.split() for t in ("at", "far")),
+    *(f"{t} {o} {i}" for i in INTERVALS for o in "+-" for t in ("at", "far")),
+    *(f"{f}({t})" for f in ["hour", "minute", "second", "year", "month", "day", "dayofmonth", "to_date", "date", "unix_millis"] for t in ("at", "far")),
+    *(f"{f}({t})" for f in ("year", "month", "day") for t in ("d", "day")),
+    *(f"split({c}, '{by}')[{k}]" for c in "uws" for by in ("/", "a", "ab", "[.]", "😀") for k in (0, 1, 3)),
+    *(f"{f}, '{by}', {k})" for f in ("split_part(u", "split_part(w") for by in ("/", "a", ".") for k in (1, 2, -1, -3)),
+    *(f"{c} {o} {n}" for c in ("0.908", "p", "-0.05", "123456.789") for o in "+-*" for n in ("y", "h", "i", "n")),
+    "round(x)", "round(x / 4)", "p + q", "q - p", "p > q", "0.908 * n = q", "element_at(split(w, 'a'), -2)", "replace(w, 'a', '😀')",
+]  # fmt: skip
+PATTERN_TEXTS = [
+    *(f"{c} RLIKE '{p}'" for p in REGEXES.split() for c in "uws"),
+    *(
+        f"regexp_extract({c}, '{p}', {k})"
+        for p in REGEXES.split()
+        for c in "uw"
+        for k in range(1 + p.count("(") - p.count("(?:"))
+    ),
+]
+
+
+@pytest.mark.parametrize("texts", [EVERY, PATTERN_TEXTS], ids=["functions", "patterns"])
+def test_every_function_is_what_spark_says(session: SparkSession, texts: list[str]) -> None:
+    for first in range(0, len(texts), 60):
+        assert disagreements(session, texts[first : first + 60], rows(first)) == []
+
+
+ZONELESS = """
+    at + INTERVAL 23 HOURS; far - INTERVAL 59 MINUTES; INTERVAL '1' SECOND + at; unix_micros(far); unix_millis(at); unix_seconds(at);
+    at < due; at - INTERVAL 1 MILLISECOND >= due; date_trunc('second', at); date_trunc('MILLISECOND', far); timestamp_micros(n);
+    year(d); month(day); dayofmonth(e); to_date(d); at IS NULL; coalesce(at, due);
+"""
+ZONED = """
+    hour(at); minute(at); second(at); year(at); cast(at AS date); to_date(at); date(at); date_trunc('minute', at); date_trunc('day', at);
+    date_format(at, 'yyyy'); at + INTERVAL 1 DAY; at - INTERVAL 24 HOURS; at + INTERVAL 1 WEEK; at::date;
+"""
+
+
+def split_up(texts: str) -> list[str]:
+    return [text.strip() for text in texts.split(";") if text.strip()]
+
+
+@pytest.mark.parametrize("zone", ["America/New_York", "Asia/Kathmandu", "+14:00"])
+def test_what_depends_on_no_zone_is_the_same_in_all(session: SparkSession, zone: str) -> None:
+    session.conf.set("spark.sql.session.timeZone", zone)
+    assert disagreements(session, split_up(ZONELESS), rows(1), utc=False) == []
+    assert [text for text in split_up(ZONED) if compile_scalar(text, COLUMNS) is not None] == []
+    assert disagreements(session, split_up(ZONED), rows(1)) != [], (
+        "in UTC they are computed, and here that would be wrong"
+    )

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -245,6 +246,18 @@ def test_expressions_after_the_last_kernel_are_computed(trial: Begin) -> None:
     assert ours.rows("big") == [{"k": "b", "twice": 14, "name": "B"}]
     ours.feed("events", [{"k": "a", "n": 2}, {"k": "b", "n": -3}])
     assert ours.rows("big") == [{"k": "a", "twice": 12, "name": "A"}]
+
+
+def test_without_a_session_the_zone_is_utc(trial: Begin) -> None:
+    pipeline = Pipeline("hours")
+    events = pipeline.stream("events", "n long, at timestamp", time="at")
+    pipeline.view("raw", events.select("0.908 * n AS price", "date_format(at, 'yyyy-MM-dd') AS day"))
+    counts = events.group_by(tumbling("at", "1 hour")).agg(c="count(*)")
+    pipeline.view("hours", counts.select("window_start", "hour(window_start) AS hour", "c"))
+    ours = trial(pipeline)
+    ours.feed("events", [{"n": 5, "at": at(30 * 60)}])
+    assert ours.rows("raw") == [{"price": Decimal("4.540"), "day": "2026-01-31"}]
+    assert [(row["hour"], row["c"]) for row in ours.rows("hours")] == [(12, 1)]
 
 
 def test_a_batch_that_failed_is_tried_again_with_the_next(trial: Begin) -> None:

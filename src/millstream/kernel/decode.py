@@ -21,7 +21,7 @@ import polars as pl
 from millstream.kernel.admit import HEARTBEAT_KEY, Gate
 from millstream.kernel.chunk import Chunk
 from millstream.kernel.host import COLUMNS, Host, is_used
-from millstream.kernel.scalar import Scalar, compile_scalar
+from millstream.kernel.scalar import Scalar, compile_scalar, select_once
 from millstream.kernel.state import NEVER
 from millstream.plan.chain import Feed
 from millstream.plan.narrow import narrowed
@@ -37,6 +37,7 @@ _META: dict[str, pl.DataType] = {
     "_key": pl.String(), "_partition": pl.Int32(), "_offset": pl.Int64(), "_append_time": _STAMP, "_timestamp": _STAMP,
 }  # fmt: skip
 _MARK = HEARTBEAT_KEY.encode()
+_DOUBT = "_unsure"
 # The JVM's parser refuses numbers of more than 1,000 digits and nests at most 1,000 deep; ours does not mind.
 _LONG = 900
 _MANY_DIGITS = re.compile(rb"[0-9]{900}")
@@ -165,7 +166,7 @@ def _decoder(feed: Feed, utc: bool) -> FeedDecoder | str:
         wanted["_nth"] = f"cast(({source.sequence.number}) AS bigint)"
     compiled = {}
     for name, sql in wanted.items():
-        made = compile_scalar(sql, dtypes)
+        made = compile_scalar(sql, dtypes, utc=utc)
         if made is None:
             return sql
         compiled[name] = made
@@ -201,13 +202,7 @@ class FeedDecoder:
         """What admission gets of the records that need no Spark; and which ones do."""
         found, left = self._values(records)
         at = np.flatnonzero(~left)
-        base, unsure = self._base(partition, records, found, at)
-        for made in self.compiled.values():
-            if made.unsure is not None:
-                unsure |= base.select(made.unsure.fill_null(False)).to_series().to_numpy()
-        if unsure.any():
-            left[at[unsure]] = True
-            at, base = at[~unsure], base.filter(~unsure)
+        base = self._base(partition, records, found, at)
         time = self.feed.source.time
         fixed: dict[str, Any] = {
             "_o": pl.col("_offset"),
@@ -220,7 +215,13 @@ class FeedDecoder:
         }
         used = [name for name in COLUMNS if is_used(self.feed, name)]
         wanted = [*used, *(each.name for each in self.feed.expressions)]
-        return base.select(fixed[name].alias(name) for name in wanted), left
+        doubts = [made.unsure.fill_null(False) for made in self.compiled.values() if made.unsure is not None]
+        values = (fixed[name].alias(name) for name in wanted)
+        frame = select_once(base, *values, pl.any_horizontal(_DOUBT, *doubts).alias(_DOUBT))
+        unsure = frame.get_column(_DOUBT).to_numpy()
+        left[at[unsure]] = True
+        frame = frame.drop(_DOUBT)
+        return frame.filter(~unsure) if unsure.any() else frame, left
 
     def _values(self, records: Records) -> tuple[list[Any], Booleans]:
         """The records that are strict JSON of the declared types."""
@@ -256,10 +257,8 @@ class FeedDecoder:
             for place, (field, inner) in enumerate(kind.items()):
                 yield f"{name}.{field}", inner, list(map(attrgetter(f"f{place}"), values))
 
-    def _base(
-        self, partition: int, records: Records, found: list[Any], at: npt.NDArray[np.intp]
-    ) -> tuple[pl.DataFrame, Booleans]:
-        """The declared columns and those of a record, and which rows have something in them that only Spark reads."""
+    def _base(self, partition: int, records: Records, found: list[Any], at: npt.NDArray[np.intp]) -> pl.DataFrame:
+        """The declared columns, those of a record, and which rows have something in them that only Spark reads."""
         unsure = np.zeros(len(at), bool)
         made: dict[str, pl.Series] = {}
         for name, (python, dtype), values in self._columns(found):
@@ -280,7 +279,7 @@ class FeedDecoder:
             keys = [_text(records.keys[index]) for index in at]
             made["_key"] = pl.Series([key for key, _ in keys], dtype=pl.String)
             unsure |= np.array([not valid for _, valid in keys], bool)
-        return pl.DataFrame(made), unsure
+        return pl.DataFrame({**made, _DOUBT: unsure})
 
 
 def _record(name: str, types: Mapping[str, Any]) -> type[msgspec.Struct]:

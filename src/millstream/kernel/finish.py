@@ -23,7 +23,7 @@ def finish_alone(output: Output, rows: pa.Table) -> pa.Table:
 def _value(output: Output, sql: str, frame: pl.DataFrame) -> pl.Expr:
     if sql in frame.columns:
         return pl.col(sql)
-    scalar = compile_scalar(sql, frame.schema)
+    scalar = compile_scalar(sql, frame.schema, utc=True)  # without a session there is no other zone
     if scalar is None or _unsure(scalar, frame):
         what = (
             "is not an expression that is computed without Spark"

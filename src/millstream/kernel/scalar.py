@@ -2,7 +2,7 @@
 
 In the subset are columns and literals; arithmetic, comparisons and conditions (``kernel/term.py``); casts and functions
 (``kernel/functions.py``); CASE. A row where Spark may fail, or where the two may differ, is *unsure*, and whoever asks
-gives it to Spark. Nothing depends on a time zone. For any other text :func:`compile_scalar` answers None.
+gives it to Spark. For any other text :func:`compile_scalar` answers None.
 
 Sqlglot cuts the text into tokens. How they hang together is read here, level by level as in Spark's grammar, because
 sqlglot's tree is not always Spark's: ``a = b < c`` groups otherwise, ``varchar(3)`` is ``string`` there.
@@ -18,35 +18,28 @@ from functools import reduce
 import polars as pl
 from sqlglot import Token, TokenError, TokenType, tokenize
 
-from millstream.kernel.functions import TYPES, call, cast, concat, like
+from millstream.kernel.dtypes import BOOLEAN, BOUNDS, DATE, DOUBLE, LONG, NULL, TEXT, Refused, need
+from millstream.kernel.functions import TYPES, call, cast, concat, operate
 from millstream.kernel.term import (
-    BOOLEAN,
-    BOUNDS,
     COMPARISONS,
-    DATE,
-    DECIMAL,
-    DOUBLE,
-    LONG,
-    NULL,
-    TEXT,
-    Refused,
     Term,
     among,
-    arithmetic,
     choose,
     common,
     compare,
     conjunction,
+    decimal,
     disjunction,
     divide,
     is_state,
     literal,
     modulo,
-    need,
     negation,
     negative,
     widen,
 )
+from millstream.kernel.texts import element, like, matches
+from millstream.kernel.times import INTERVAL, STEPS, interval
 from millstream.plan.schema import DIALECT
 
 # Comments, escapes and ${variables} are where readers of SQL differ.
@@ -58,6 +51,8 @@ _WORDS = frozenset((
     "like", "not", "null", "or", "then", "true", "when",
 ))  # fmt: skip
 _SUFFIXES: dict[str, pl.DataType] = {"y": pl.Int8(), "s": pl.Int16(), "l": LONG}
+_ONCE = pl.QueryOptFlags.none(simplify_expression=True, comm_subexpr_elim=True)
+_SPANS = {name + plural: micros for name, micros in STEPS.items() for plural in ("", "s")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,31 +66,38 @@ class Scalar:
     """True where only Spark can answer, and the value then means nothing; null or false: sure. None: always sure."""
 
 
-def compile_scalar(sql: str, columns: Mapping[str, pl.DataType]) -> Scalar | None:
+def compile_scalar(sql: str, columns: Mapping[str, pl.DataType], *, utc: bool = False) -> Scalar | None:
     """Give the expression for Polars, or None if it is not in the subset; names of columns compare without case.
 
-    A field of a struct is known under both names with a dot between them.
+    A field of a struct is known under both names with a dot between them. ``utc`` says that Spark's session has UTC as its
+    time zone; without it, what depends on one is not in the subset.
 
     >>> minute = compile_scalar("pmod(n, 60) + 1", {"N": pl.Int64()})
     >>> minute.dtype, minute.unsure
     (Int64, None)
-    >>> compile_scalar("date_format(at, 'HH')", {"at": pl.Datetime("us", "UTC")}) is None
-    True
+    >>> times = {"at": pl.Datetime("us", "UTC")}
+    >>> compile_scalar("hour(at)", times), compile_scalar("hour(at)", times, utc=True).dtype
+    (None, Int32)
     """
     if any(mark in sql for mark in _UNREADABLE):
         return None
     try:
-        term = _Reader(sql, columns).whole()
+        term = _Reader(sql, columns, utc).whole()
     except (Refused, TokenError, RecursionError):
         return None
     return Scalar(term.value, term.dtype, term.unsure)
 
 
+def select_once(frame: pl.DataFrame, *wanted: pl.Expr) -> pl.DataFrame:
+    """Compute expressions together; what several have in common, such as a value and whether it is sure, is computed once."""
+    return frame.lazy().select(*wanted).collect(optimizations=_ONCE)
+
+
 class _Reader:
     """The tokens of an expression, read from left to right; each method reads one level of Spark's grammar."""
 
-    def __init__(self, sql: str, columns: Mapping[str, pl.DataType]) -> None:
-        self._sql = sql
+    def __init__(self, sql: str, columns: Mapping[str, pl.DataType], utc: bool) -> None:
+        self._sql, self._utc = sql, utc
         self._tokens: list[Token] = tokenize(sql, dialect=DIALECT)
         need(len(self._tokens) <= _LONGEST)
         self._at = 0
@@ -108,7 +110,7 @@ class _Reader:
     def whole(self) -> Term:
         """Read all of it."""
         term = self._expression()
-        need(self._at == len(self._tokens), term.dtype not in (NULL, DECIMAL))
+        need(self._at == len(self._tokens), term.dtype not in (NULL, INTERVAL))
         return term
 
     def _kind(self, ahead: int = 0) -> TokenType | None:
@@ -172,6 +174,8 @@ class _Reader:
             found = among(term, self._list())
         elif self._take("like"):
             found = like(term, self._sum())
+        elif self._take("rlike", "regexp"):
+            found = matches(term, self._sum())
         else:
             need(not opposite)
             return term
@@ -187,7 +191,7 @@ class _Reader:
         left = self._product()
         while symbol := self._take("+", "-", "||"):
             right = self._product()
-            left = concat([left, right]) if symbol == "||" else arithmetic(symbol, left, right)
+            left = concat([left, right]) if symbol == "||" else operate(symbol, left, right, utc=self._utc)
         return left
 
     def _product(self) -> Term:
@@ -197,7 +201,7 @@ class _Reader:
             if symbol == "%":
                 left = modulo(left, right, positive=False)
             else:
-                left = divide(left, right) if symbol == "/" else arithmetic(symbol, left, right)
+                left = divide(left, right) if symbol == "/" else operate(symbol, left, right, utc=self._utc)
         return left
 
     def _signed(self) -> Term:
@@ -208,8 +212,12 @@ class _Reader:
         return negative(self._signed())
 
     def _converted(self, term: Term) -> Term:
-        while self._take("::"):
-            term = cast(term, self._type())
+        while symbol := self._take("::", "["):
+            if symbol == "::":
+                term = cast(term, self._type(), utc=self._utc)
+            else:
+                term = element(term, self._expression(), first=0)
+                self._expect("]")
         return term
 
     def _primary(self) -> Term:
@@ -231,10 +239,25 @@ class _Reader:
         if word == "date" and self._kind(1) == TokenType.STRING:
             self._at += 1
             return cast(self._text(), DATE)
+        if self._take("interval"):
+            return self._interval()
         if not word or not called:
             return self._column(word)
         self._at += 2
-        return self._cast() if word == "cast" else call(word, self._list())
+        return self._cast() if word == "cast" else call(word, self._list(), utc=self._utc)
+
+    def _interval(self) -> Term:
+        """Read ``10 SECONDS``, ``'10' SECOND``, ``1 HOUR 30 MINUTES`` or ``'10 seconds'``, behind the word."""
+        micros, first = 0, True
+        while first or (self._kind() in (TokenType.NUMBER, TokenType.STRING) and self._word(1) in _SPANS):
+            sign = -1 if self._take("-") else 1
+            token = self._next()
+            number, _, unit = token.text.partition(" ")
+            need(re.fullmatch("-?[0-9]{1,12}", number) is not None)
+            need(token.token_type in (TokenType.NUMBER, TokenType.STRING), not unit or first)
+            micros += sign * int(number) * _SPANS[unit.lower() if unit.lower() in _SPANS else self._expect(*_SPANS)]
+            first = False
+        return interval(micros)
 
     def _column(self, word: str) -> Term:
         name = self._next().text.lower()
@@ -255,7 +278,7 @@ class _Reader:
     def _cast(self) -> Term:
         term = self._expression()
         self._expect("as")
-        term = cast(term, self._type())
+        term = cast(term, self._type(), utc=self._utc)
         self._expect(")")
         return term
 
@@ -295,6 +318,6 @@ class _Reader:
         need(re.fullmatch(r"-?[0-9]+(\.[0-9]*)?(e[+-]?[0-9]+)?", text) is not None, suffix in ("", "d"))
         need(len(text) <= 38, abs(float(text)) < float("inf"))  # a longer one is no decimal
         if not suffix and "e" not in text:
-            return literal(float(text) + 0.0, DECIMAL)  # a decimal has no -0.0
+            return decimal(text)
         need(float(text) != 0 or not sign)  # to Spark's optimizer the literals -0.0 and 0.0 are the same
         return literal(float(text), DOUBLE)

@@ -12,26 +12,31 @@ import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
+from decimal import Decimal
 from functools import reduce
 from typing import Any
 
 import numpy as np
 import polars as pl
 
-LONG, DOUBLE, TEXT, BOOLEAN, DATE = pl.Int64(), pl.Float64(), pl.String(), pl.Boolean(), pl.Date()
-TIMESTAMP = pl.Datetime("us", "UTC")
-NULL = pl.Null()
-DECIMAL = pl.Unknown()  # a literal such as 1.5, which is a decimal to Spark; here it is good only beside a double
+from millstream.kernel.dtypes import (
+    BOOLEAN,
+    BOUNDS,
+    DOUBLE,
+    INTEGERS,
+    LONG,
+    NULL,
+    Refused,
+    is_decimal,
+    is_number,
+    is_ordered,
+    need,
+    of_arithmetic,
+    of_literal,
+    wider,
+)
 
-BOUNDS: dict[pl.DataType, tuple[int, int]] = {
-    dtype: (-(1 << bits), (1 << bits) - 1)
-    for dtype, bits in ((pl.Int8(), 7), (pl.Int16(), 15), (pl.Int32(), 31), (LONG, 63))
-}
-INTEGERS = tuple(BOUNDS)  # from narrow to wide
-NUMBERS = (*INTEGERS, DOUBLE, DECIMAL)
-ORDERED = (*INTEGERS, DOUBLE, TEXT, BOOLEAN, DATE, TIMESTAMP, pl.Datetime("us"))
-
-Constant = int | float | str | date
+Constant = int | float | str | date | Decimal
 
 # Sums of longs are watched at what goes in, not at what comes out: one comparison serves a whole chain of sums, where
 # one for each sum would repeat all that came before it. Beside a number up to the first of these a long is sure if that
@@ -46,10 +51,6 @@ COMPARISONS: dict[str, Callable[[pl.Expr, pl.Expr], pl.Expr]] = {
     "<": pl.Expr.lt, "<=": pl.Expr.le, ">": pl.Expr.gt, ">=": pl.Expr.ge,
 }  # fmt: skip
 _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
-
-
-class Refused(Exception):
-    """The expression is not in the subset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +94,14 @@ class Term:
 def literal(value: Constant | None, dtype: pl.DataType) -> Term:
     """Give a constant of a type."""
     bounds = (value, value) if dtype in INTEGERS and isinstance(value, int) else None
-    return Term(pl.lit(value, dtype=DOUBLE if dtype == DECIMAL else dtype), dtype, None, bounds, value)
+    return Term(pl.lit(value, dtype=dtype), dtype, None, bounds, value)
 
 
-def need(*given: bool) -> None:
-    """Refuse unless all are true."""
-    if not all(given):
-        raise Refused
+def decimal(text: str) -> Term:
+    """Give a number with a point in it, which is a decimal to Spark."""
+    value = Decimal(text)
+    value = value.copy_abs() if value == 0 else value  # a decimal has no -0.0
+    return literal(value, of_literal(value))
 
 
 def any_of(*unsure: pl.Expr | None) -> pl.Expr | None:
@@ -122,10 +124,12 @@ def common(terms: Sequence[Term]) -> pl.DataType:
             found = term.dtype
         elif found in INTEGERS and term.dtype in INTEGERS:
             found = max(found, term.dtype, key=INTEGERS.index)
-        else:
-            need(found in NUMBERS, term.dtype in NUMBERS, DOUBLE in (found, term.dtype))
+        elif DOUBLE in (found, term.dtype):
+            need(is_number(found), is_number(term.dtype))
             found = DOUBLE
-    need(found in ORDERED)
+        else:
+            found = wider(found, term.dtype)
+    need(is_ordered(found))
     return found
 
 
@@ -135,8 +139,10 @@ def widen(term: Term, dtype: pl.DataType) -> Term:
         return term
     if term.dtype == NULL:
         return Term(pl.lit(None, dtype=dtype), dtype)
-    if isinstance(term.constant, int | float):
-        return literal(float(term.constant) if dtype == DOUBLE else term.constant, dtype)
+    if isinstance(term.constant, int | float | Decimal):
+        number = float(term.constant) if dtype == DOUBLE else term.constant
+        return literal(Decimal(number) if is_decimal(dtype) else number, dtype)
+    need(not is_decimal(term.dtype) or is_decimal(dtype))  # how a decimal becomes a double is Java's own way
     bounds = (term.low, term.high) if dtype in INTEGERS else None
     return replace(term, value=term.value.cast(dtype), dtype=dtype, bounds=bounds)
 
@@ -149,7 +155,9 @@ def alike(*terms: Term) -> list[Term]:
 
 def arithmetic(symbol: str, left: Term, right: Term) -> Term:
     """Add, subtract or multiply in the wider of the two types; unsure where that overflows."""
-    need(left.dtype in NUMBERS, right.dtype in NUMBERS)
+    need(is_number(left.dtype), is_number(right.dtype))
+    if (is_decimal(left.dtype) or is_decimal(right.dtype)) and DOUBLE not in (left.dtype, right.dtype):
+        return _of_decimals(symbol, left, right)
     left, right = alike(left, right)
     dtype, compute = left.dtype, ARITHMETIC[symbol]
     if dtype == DOUBLE:
@@ -170,6 +178,16 @@ def arithmetic(symbol: str, left: Term, right: Term) -> Term:
     elif least < low or most > high:
         left, right = left.clip(-_LARGE, _LARGE), right.clip(-_LARGE, _LARGE)
     return Term(value, LONG, any_of(left.unsure, right.unsure), _reach(symbol, left, right))
+
+
+def _of_decimals(symbol: str, left: Term, right: Term) -> Term:
+    """Compute with decimals and integers in a type that holds every result."""
+    dtype = of_arithmetic(symbol, left.dtype, right.dtype)
+    # An integer that is a literal has as many digits as are written, but not inside of a cast.
+    need(not (isinstance(left.constant, int) or isinstance(right.constant, int)))
+    need(left.has_columns or right.has_columns)
+    sides = (side.value.cast(dtype) if side.dtype in INTEGERS else side.value for side in (left, right))
+    return Term(ARITHMETIC[symbol](*sides).cast(dtype), dtype, any_of(left.unsure, right.unsure))
 
 
 def _product(left: Term, right: Term, value: pl.Expr) -> Term:
@@ -194,8 +212,8 @@ def _reach(symbol: str, left: Term, right: Term) -> tuple[int, int]:
 
 def divide(left: Term, right: Term) -> Term:
     """Divide as doubles, integers too; unsure by zero."""
-    need(left.dtype in NUMBERS, right.dtype in NUMBERS)
-    need(DECIMAL not in (left.dtype, right.dtype) or DOUBLE in (left.dtype, right.dtype))
+    need(is_number(left.dtype), is_number(right.dtype))
+    need(DOUBLE in (left.dtype, right.dtype) or not (is_decimal(left.dtype) or is_decimal(right.dtype)))
     left, right = widen(left, DOUBLE), widen(right, DOUBLE)
     zero = None if right.constant else right.value == 0
     return Term(_exactly(np.divide, left, right), DOUBLE, any_of(left.unsure, right.unsure, zero))
@@ -251,6 +269,10 @@ def absolute(term: Term) -> Term:
 
 def compare(symbol: str, left: Term, right: Term) -> Term:
     """Compare two values of a common type."""
+    for one, other in ((left, right), (right, left)):  # what no long reaches is true to Spark for a null too
+        need(
+            other.dtype not in INTEGERS or not isinstance(one.constant, Decimal) or abs(one.constant) < BOUNDS[LONG][1]
+        )
     left, right = alike(left, right)
     # One value compared with a constant column gives a single row in Polars, but not the other way round.
     if not left.has_columns:
@@ -262,6 +284,7 @@ def among(term: Term, choices: list[Term]) -> Term:
     """Say whether a value is one of some literals; with a null among them the answer is never false."""
     need(all(each.constant is not None or each.dtype == NULL for each in choices))
     term, *choices = alike(term, *choices)
+    need(not is_decimal(term.dtype))
     values = [each.constant for each in choices if each.constant is not None]
     # A long list of doubles is a hash set to Spark, and there -0.0 and 0.0 differ.
     need(bool(values), term.dtype != DOUBLE or 0 not in values)

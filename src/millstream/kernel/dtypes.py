@@ -1,0 +1,85 @@
+"""The types of Spark's values, as Polars has them, and the types that decimals have when they meet.
+
+decimal(p, s) has p digits, s of them behind the point. Where Spark would begin to round, because 38 digits are not enough, the
+answer here is :class:`Refused`.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import polars as pl
+
+LONG, DOUBLE, TEXT, BOOLEAN, DATE = pl.Int64(), pl.Float64(), pl.String(), pl.Boolean(), pl.Date()
+TIMESTAMP = pl.Datetime("us", "UTC")
+NULL = pl.Null()
+
+BOUNDS: dict[pl.DataType, tuple[int, int]] = {
+    dtype: (-(1 << bits), (1 << bits) - 1)
+    for dtype, bits in ((pl.Int8(), 7), (pl.Int16(), 15), (pl.Int32(), 31), (LONG, 63))
+}
+INTEGERS = tuple(BOUNDS)  # from narrow to wide
+
+_ORDERED = (*INTEGERS, DOUBLE, TEXT, BOOLEAN, DATE, TIMESTAMP, pl.Datetime("us"))
+_DIGITS = dict(zip(INTEGERS, (3, 5, 10, 20), strict=True))
+_MOST = 38
+
+
+class Refused(Exception):
+    """The expression is not in the subset."""
+
+
+def need(*given: bool) -> None:
+    """Refuse unless all are true."""
+    if not all(given):
+        raise Refused
+
+
+def is_decimal(dtype: pl.DataType) -> bool:
+    """Whether it is a decimal of any size."""
+    return isinstance(dtype, pl.Decimal)
+
+
+def is_number(dtype: pl.DataType) -> bool:
+    """Whether Spark computes with it, and we do."""
+    return dtype in INTEGERS or dtype == DOUBLE or is_decimal(dtype)
+
+
+def is_ordered(dtype: pl.DataType) -> bool:
+    """Whether values of it can be compared."""
+    return dtype in _ORDERED or is_decimal(dtype)
+
+
+def of_literal(value: Decimal) -> pl.DataType:
+    """The type of a number as it is written: 0.908 is a decimal(3, 3)."""
+    _, digits, exponent = value.as_tuple()
+    scale = -int(exponent)
+    return _decimal(max(len(digits) - scale, 0), scale)
+
+
+def of_arithmetic(symbol: str, left: pl.DataType, right: pl.DataType) -> pl.DataType:
+    """The type of a sum, a difference or a product of decimals and integers; of a product one side is an integer."""
+    (above, below), (over, under) = _digits(left), _digits(right)
+    if symbol != "*":
+        return _decimal(max(above, over) + 1, max(below, under))
+    need(not (below and under))
+    return _decimal(above + over + 1, below + under)
+
+
+def wider(left: pl.DataType, right: pl.DataType) -> pl.DataType:
+    """The decimal that holds the values of both."""
+    (above, below), (over, under) = _digits(left), _digits(right)
+    return _decimal(max(above, over), max(below, under))
+
+
+def _digits(dtype: pl.DataType) -> tuple[int, int]:
+    """How many digits stand before the point and how many behind it."""
+    if isinstance(dtype, pl.Decimal):
+        return (dtype.precision or _MOST) - dtype.scale, dtype.scale
+    need(dtype in _DIGITS)
+    return _DIGITS[dtype], 0
+
+
+def _decimal(above: int, below: int) -> pl.DataType:
+    need(above + below <= _MOST)
+    return pl.Decimal(above + below, below)

@@ -1,0 +1,92 @@
+"""Regular expressions that mean the same in Java and in Rust: a conservative subset, translated.
+
+In it are ASCII characters, classes of them, ``.``, ``^``, ``$``, alternatives, groups, and quantifiers of single characters. Both
+take the leftmost match and the first alternative that leads to one. A group can be optional but not repeated: of what is repeated
+Java remembers the last time in its own way, and its stack is not deep. Look-around, flags and possessive quantifiers are refused;
+escapes never come here.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from millstream.kernel.dtypes import need
+
+LINES = r"[\n\r\x{85}\x{2028}\x{2029}]"
+"""What ends a line in Java, as Rust writes it."""
+
+_PIECE = re.compile(
+    r"""
+    (?P<plain>   [A-Za-z0-9 !"'#%&,\-/:;<=>@_`~] )
+  | (?P<class>   \[ (?P<no>\^?) (?P<members> (?: [A-Za-z0-9]-[A-Za-z0-9] | [A-Za-z0-9 !"'#%&,/:;<=>@_`~$.|?*+(){}] )* -? ) \] )
+  | (?P<any>     \. )
+  | (?P<anchor>  [\^$] )
+  | (?P<open>    \( (?: \?: )? )
+  | (?P<close>   \) )
+  | (?P<or>      \| )
+  | (?P<times>   (?: [*+?] | \{ [0-9]{1,2} (?: , (?: [0-9]{1,2} )? )? \} ) \?? )
+    """,
+    re.VERBOSE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """A pattern for Rust."""
+
+    rust: str
+    groups: int
+    by_line: bool
+    """Whether it means the same only in a text without the end of a line: Java's ``$`` also matches before the last one."""
+
+
+def translate(java: str) -> Pattern:
+    """Give the pattern for Rust, or refuse."""
+    need(0 < len(java) <= 200)
+    rust, groups, by_line, at = "", 0, False, 0
+    before, open_ = "open", 0
+    while at < len(java):
+        piece = _PIECE.match(java, at)
+        need(piece is not None)
+        assert piece is not None  # noqa: S101
+        kind, text, at = str(piece.lastgroup), piece.group(), piece.end()
+        match kind:
+            case "plain":
+                rust += _code(text)
+            case "class":
+                rust += _class(piece["no"], piece["members"])
+            case "any":
+                rust += LINES.replace("[", "[^")
+            case "anchor":
+                rust += r"\A" if text == "^" else r"\z"
+                by_line |= text == "$"
+            case "open":
+                rust, open_, groups = rust + text, open_ + 1, groups + (text == "(")
+            case "close":
+                need(open_ > 0, before != "open")
+                rust, open_ = rust + text, open_ - 1
+            case "or":
+                need(before != "open")
+                rust, kind = rust + text, "open"
+            case _:
+                need(before in ("plain", "class", "any") or (before == "close" and text == "?"))
+                low, _, high = text.strip("{}?").partition(",")
+                need(not high or int(low) <= int(high))
+                rust += text
+        before = kind
+    need(open_ == 0, before != "open")
+    return Pattern(rust, groups, by_line)
+
+
+def _code(character: str) -> str:
+    return rf"\x{{{ord(character):x}}}"
+
+
+def _class(no: str, members: str) -> str:
+    need(bool(members), "&&" not in members, "~~" not in members)  # Java's and Rust's ways to combine classes
+    made = ""
+    for item in re.findall("[A-Za-z0-9]-[A-Za-z0-9]|.", members):
+        need(len(item) == 1 or item[0] <= item[2])
+        made += "-".join(_code(end) for end in (item[::2] if len(item) == 3 else item))
+    return f"[{no}{made}]"

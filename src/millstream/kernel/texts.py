@@ -1,0 +1,132 @@
+"""Functions of text, as Spark has them, and the elements of lists that they give."""
+
+from __future__ import annotations
+
+import re
+
+import polars as pl
+
+from millstream.kernel.dtypes import BOOLEAN, BOUNDS, INTEGERS, TEXT, Refused, need
+from millstream.kernel.regex import LINES, translate
+from millstream.kernel.term import Term, any_of
+
+_SPECIAL = re.compile(r"[\\^$.|?*+()\[\]{}]")
+_ALONE = re.compile(r"\[([^\[\]^\\&-])\]")  # a class of one character is how that is written without an escape
+
+
+def of_text(name: str, given: list[Term]) -> Term:
+    """Compute a function whose first argument is a text."""
+    need(bool(given), given[0].dtype == TEXT)
+    text, *rest = given
+    unsure, methods = text.unsure, text.value.str
+    match name, rest:
+        case "length" | "len" | "char_length" | "character_length", []:
+            return Term(methods.len_chars().cast(pl.Int32), pl.Int32(), unsure, (0, BOUNDS[pl.Int32()][1]))
+        case "lower" | "lcase", []:
+            return Term(methods.to_lowercase(), TEXT, any_of(unsure, _beyond_ascii(text)))
+        case "upper" | "ucase", []:
+            return Term(methods.to_uppercase(), TEXT, any_of(unsure, _beyond_ascii(text)))
+        case "trim", []:
+            return Term(methods.strip_chars(" "), TEXT, unsure)
+        case "ltrim", []:
+            return Term(methods.strip_chars_start(" "), TEXT, unsure)
+        case "rtrim", []:
+            return Term(methods.strip_chars_end(" "), TEXT, unsure)
+        case "substring" | "substr", [Term(dtype=pl.Int32(), constant=int(first))]:
+            return Term(methods.slice(first - (first > 0)), TEXT, unsure)
+        case "substring" | "substr", [
+            Term(dtype=pl.Int32(), constant=int(first)),
+            Term(dtype=pl.Int32(), constant=int(count)),
+        ]:
+            return Term(methods.slice(first - (first > 0), max(0, count)), TEXT, unsure)
+        case "left", [Term(dtype=pl.Int32(), constant=int(count))]:
+            return Term(methods.head(max(0, count)), TEXT, unsure)
+        case "right", [Term(dtype=pl.Int32(), constant=int(count))]:
+            return Term(methods.tail(max(0, count)), TEXT, unsure)
+        case "startswith" | "endswith" | "contains", [Term(dtype=pl.String()) as part]:
+            need(text.has_columns or not part.has_columns)  # one text in many: Polars may give one row
+            if name == "contains":
+                found = methods.contains(part.value, literal=True)
+            else:
+                found = methods.starts_with(part.value) if name == "startswith" else methods.ends_with(part.value)
+            return Term(found, BOOLEAN, any_of(unsure, part.unsure))
+        case "replace", [Term(dtype=pl.String(), constant=str(old)), *new]:
+            return _replaced(text, old, new)
+        case "split", [Term(dtype=pl.String(), constant=str(by))]:
+            alone = _ALONE.fullmatch(by)
+            need(bool(by), alone is not None or not _SPECIAL.search(by))
+            return Term(methods.split(alone[1] if alone else by), pl.List(TEXT), unsure)
+        case "split_part", [Term(dtype=pl.String(), constant=str(by)), Term(dtype=pl.Int32(), constant=int(nth))]:
+            need(bool(by), nth != 0)
+            found = methods.split(by).list.get(nth - (nth > 0), null_on_oob=True)
+            return Term(pl.coalesce(found, methods.head(0)), TEXT, unsure)  # no such part is an empty one
+        case "regexp_extract", [Term(dtype=pl.String(), constant=str(pattern))]:
+            return _extracted(text, pattern, 1)
+        case "regexp_extract", [
+            Term(dtype=pl.String(), constant=str(pattern)),
+            Term(dtype=pl.Int32(), constant=int(group)),
+        ]:
+            return _extracted(text, pattern, group)
+        case "regexp_like" | "rlike" | "regexp", [pattern]:
+            return matches(text, pattern)
+    raise Refused
+
+
+def matches(text: Term, pattern: Term) -> Term:
+    """Look for a literal pattern in a text."""
+    need(text.dtype == TEXT)
+    if not isinstance(pattern.constant, str):
+        raise Refused
+    found = translate(pattern.constant)
+    return Term(text.value.str.contains(found.rust), BOOLEAN, any_of(text.unsure, _lines(text, found.by_line)))
+
+
+def like(text: Term, pattern: Term) -> Term:
+    """Match a text with a literal pattern; there is no escape in it, because no backslash comes here."""
+    need(text.dtype == TEXT)
+    if not isinstance(pattern.constant, str) or len(pattern.constant) > 200:  # there is a limit to what Polars compiles
+        raise Refused
+    marks = {"%": ".*", "_": "."}
+    regex = "".join(marks.get(each) or pl.escape_regex(each) for each in re.split("([%_])", pattern.constant))
+    return Term(text.value.str.contains(rf"(?s)\A{regex}\z"), BOOLEAN, text.unsure)
+
+
+def element(array: Term, index: Term, *, first: int) -> Term:
+    """Give an element by a literal number, counted from ``first``; unsure where there is none: an error, or null."""
+    if not isinstance(array.dtype, pl.List) or not isinstance(index.constant, int):
+        raise Refused
+    at = index.constant
+    need(index.dtype in INTEGERS, at != 0 if first else at >= 0)
+    place = at - first if at > 0 else at  # below zero it is counted from the end
+    least = place + 1 if place >= 0 else -place
+    value = array.value.list.get(place, null_on_oob=True)
+    inner = array.dtype.inner
+    assert isinstance(inner, pl.DataType)  # noqa: S101
+    return Term(value, inner, any_of(array.unsure, array.value.list.len() < least))
+
+
+def _replaced(text: Term, old: str, new: list[Term]) -> Term:
+    match new:
+        case []:
+            by = ""
+        case [Term(dtype=pl.String(), constant=str(by))]:
+            pass
+        case _:
+            raise Refused
+    # To Spark an empty text is nowhere; to Polars it is everywhere.
+    return Term(text.value.str.replace_all(old, by, literal=True) if old else text.value, TEXT, text.unsure)
+
+
+def _extracted(text: Term, pattern: str, group: int) -> Term:
+    found = translate(pattern)
+    need(0 <= group <= found.groups)
+    value = pl.coalesce(text.value.str.extract(found.rust, group), text.value.str.head(0))  # nothing found is ""
+    return Term(value, TEXT, any_of(text.unsure, _lines(text, found.by_line)))
+
+
+def _lines(text: Term, by_line: bool) -> pl.Expr | None:
+    return text.value.str.contains(LINES) if by_line else None
+
+
+def _beyond_ascii(text: Term) -> pl.Expr:
+    return text.value.str.len_bytes() != text.value.str.len_chars()

@@ -1,0 +1,129 @@
+"""Functions of times and days, as Spark has them.
+
+What looks at days or hours depends on the session's time zone and is refused unless that is UTC. A row is unsure where a
+calendar of Spark's and Polars' need not agree: before the year 1 or after 9999, and for texts before 1583.
+"""
+
+from __future__ import annotations
+
+from datetime import date, datetime
+from itertools import groupby
+
+import polars as pl
+
+from millstream.kernel.dtypes import BOUNDS, DATE, INTEGERS, LONG, TEXT, TIMESTAMP, Refused, need
+from millstream.kernel.term import Term, any_of, arithmetic, literal, widen
+
+INTERVAL = pl.Duration("us")
+"""The type of a span of time, of which there are literals only."""
+
+_SECOND = 1_000_000
+_DAY = 86_400 * _SECOND
+STEPS = {
+    "microsecond": 1, "millisecond": 1_000, "second": _SECOND, "minute": 60 * _SECOND, "hour": 3_600 * _SECOND,
+    "day": _DAY, "week": 7 * _DAY,
+}  # fmt: skip
+"""How many microseconds the units have that are always as long."""
+
+_UNITS = {"micros": 1, "millis": 1_000, "seconds": _SECOND}
+_CYCLES = {"hour": _DAY, "minute": STEPS["hour"], "second": STEPS["minute"]}
+_SAME = {"dd": "day", "mon": "month", "mm": "month", "yyyy": "year", "yy": "year"}
+_CALENDAR = {"month": "1mo", "quarter": "1q", "year": "1y"}
+_MONDAY = 3 * _DAY  # 1970 began that long after one
+# What a run of one letter means in a pattern.
+_FIELDS = {"yyyy": "%Y", "MM": "%m", "dd": "%d", "HH": "%H", "mm": "%M", "ss": "%S", "SSS": "%3f"}
+_BETWEEN = frozenset(" -/:.,_")
+
+
+def from_epoch(name: str, number: Term) -> Term:
+    """Compute ``timestamp_micros`` and the like."""
+    need(number.dtype in INTEGERS)
+    unit, number = _UNITS[name.removeprefix("timestamp_")], widen(number, LONG)
+    return _time(arithmetic("*", number, literal(unit, LONG)) if unit > 1 else number)
+
+
+def interval(micros: int) -> Term:
+    """Give a literal span of time."""
+    return Term(pl.lit(micros).cast(INTERVAL), INTERVAL, constant=micros)
+
+
+def shift(symbol: str, left: Term, right: Term, *, utc: bool) -> Term:
+    """Add a span to a time, or take it away; unsure where that overflows."""
+    if left.dtype == INTERVAL and symbol == "+":
+        left, right = right, left
+    by = right.constant
+    need(right.dtype == INTERVAL, symbol in ("+", "-"))
+    if not isinstance(by, int) or (abs(by) >= _DAY and not utc):  # in a zone, days are not all of one length
+        raise Refused
+    return _time(arithmetic(symbol, _micros(left), literal(by, LONG)))
+
+
+def day(term: Term, *, utc: bool) -> Term:
+    """Give the day of a time."""
+    if term.dtype == DATE:
+        return term
+    need(term.dtype == TIMESTAMP, utc)
+    return Term((term.value.to_physical() // _DAY).cast(pl.Int32).cast(DATE), DATE, term.unsure)
+
+
+def of_time(name: str, given: list[Term], *, utc: bool) -> Term:
+    """Compute a function that has a time or a day among its arguments."""
+    match name, given:
+        case "unix_micros" | "unix_millis" | "unix_seconds", [Term(dtype=pl.Datetime()) as time]:
+            unit, micros, (low, high) = _UNITS[name.removeprefix("unix_")], _micros(time), BOUNDS[LONG]
+            value = micros.value // unit if unit > 1 else micros.value
+            return Term(value, LONG, time.unsure, (low // unit, high // unit))
+        case "hour" | "minute" | "second", [Term(dtype=pl.Datetime()) as time]:
+            need(utc)
+            value = _micros(time).value % _CYCLES[name] // STEPS[name]  # never negative in Polars
+            return Term(value.cast(pl.Int32), pl.Int32(), time.unsure, (0, 59))
+        case "to_date" | "date", [term]:
+            return day(term, utc=utc)
+        case "year" | "month" | "day" | "dayofmonth", [term]:
+            days, unsure = _known(day(term, utc=utc), date(1, 1, 1), date(9999, 12, 31))
+            methods = days.dt
+            value = methods.year() if name == "year" else methods.month() if name == "month" else methods.day()
+            return Term(value.cast(pl.Int32), pl.Int32(), unsure, (1, 9999))
+        case "date_trunc", [Term(dtype=pl.String(), constant=str(unit)), Term(dtype=pl.Datetime()) as time]:
+            return _truncated(_SAME.get(unit.lower(), unit.lower()), time, utc=utc)
+        case "date_format", [Term(dtype=pl.Datetime()) as time, Term(dtype=pl.String(), constant=str(pattern))]:
+            need(utc)
+            return _formatted(time, pattern)
+    raise Refused
+
+
+def _truncated(unit: str, time: Term, *, utc: bool) -> Term:
+    need(unit in STEPS or unit in _CALENDAR, utc or STEPS.get(unit, _DAY) <= _SECOND)
+    if unit in _CALENDAR:
+        need(time.dtype == TIMESTAMP)
+        value, unsure = _known(time, datetime(1, 1, 1), datetime(9999, 12, 31, 23, 59, 59, 999_999))
+        return Term(value.dt.truncate(_CALENDAR[unit]).dt.replace_time_zone("UTC"), TIMESTAMP, unsure)
+    step, (low, high) = STEPS[unit], BOUNDS[LONG]
+    micros = _micros(time).clip(low + step, high - step)
+    past = micros.value + _MONDAY if unit == "week" else micros.value
+    return Term((micros.value - past % step).cast(TIMESTAMP), TIMESTAMP, micros.unsure)
+
+
+def _formatted(time: Term, pattern: str) -> Term:
+    need(time.dtype == TIMESTAMP)
+    parts = ["".join(run) for _, run in groupby(pattern)]
+    need(bool(parts), len(pattern) < 100, all(part in _FIELDS or set(part) <= _BETWEEN for part in parts))
+    # Before 1583 a setting of Spark's decides between two calendars; a year of five digits has a sign.
+    value, unsure = _known(time, datetime(1583, 1, 1), datetime(9999, 12, 31, 23, 59, 59, 999_999))
+    return Term(value.dt.strftime("".join(_FIELDS.get(part, part) for part in parts)), TEXT, unsure)
+
+
+def _known(term: Term, first: date, last: date) -> tuple[pl.Expr, pl.Expr | None]:
+    """The value, without a zone, where it is between two; where it is not, null and unsure."""
+    value = term.value.dt.replace_time_zone(None) if term.dtype == TIMESTAMP else term.value
+    known = value.is_between(pl.lit(first), pl.lit(last))
+    return pl.when(known).then(value), any_of(term.unsure, ~known)
+
+
+def _micros(time: Term) -> Term:
+    need(time.dtype == TIMESTAMP)
+    return Term(time.value.to_physical(), LONG, time.unsure)
+
+
+def _time(micros: Term) -> Term:
+    return Term(micros.value.cast(TIMESTAMP), TIMESTAMP, micros.unsure)
