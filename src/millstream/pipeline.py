@@ -173,11 +173,14 @@ class Pipeline:
         emit: Emit = "changes",
         key: str | Sequence[str] | None = None,
         unbounded: bool = False,
+        refused: Policy = "stop",
     ) -> View:
         """Define a view: a relation kept up to date under a name, in ``to`` (the pipeline's store unless said).
 
         With ``emit="final"`` a window's rows appear once, when it has closed. ``key`` overrides the columns that identify a row.
-        A view that keeps something of every event for ever is refused, unless ``unbounded=True`` says that it may.
+        A view that keeps something of every event for ever is refused, unless ``unbounded=True`` says that it may. ``refused`` says
+        what happens to a row that the store cannot hold, such as text with a NUL in PostgreSQL: it stops the pipeline, or it becomes
+        a dead letter and the view goes on without it.
         """
         place = here()
         with placed(place):
@@ -201,6 +204,7 @@ class Pipeline:
             source = source_of(relation.node)
             if emit not in get_args(Emit):
                 raise PlanError(f"{what}: expected emit to be {either(Emit)}; found {emit!r}")
+            _check_policy(what, refused)
             if emit == "final" and not has_window(relation.node):
                 raise PlanError(
                     f'{what}: emit="final" needs an end to wait for, and there is no window',
@@ -224,7 +228,7 @@ class Pipeline:
             if not unbounded:
                 plan = ViewPlan(name, relation.node, stored, emit, found)
                 refuse_endless(name, build_chain([plan], buckets=self.buckets, to=self.to))
-            view = View(name, relation.node, stored, emit, found, place, self.name, unbounded)
+            view = View(name, relation.node, stored, emit, found, place, self.name, unbounded, refused)
         self.views[name] = view
         return view
 
@@ -260,8 +264,7 @@ class Pipeline:
                     if callable(to)
                     else "",
                 )
-            if refused not in get_args(Policy):
-                raise PlanError(f"{what}: expected refused to be {either(Policy)}; found {refused!r}")
+            _check_policy(what, refused)
             if not callable(to):
                 try:
                     scheme = scheme_of(to)
@@ -296,6 +299,7 @@ class Pipeline:
                     "to": view.to,
                     "emit": view.emit,
                     "key": list(view.key),
+                    "refused": view.refused,
                     "columns": list(view.columns),
                     "plan": str(Relation(view.node)),
                     "place": str(view.place),
@@ -361,3 +365,8 @@ class Pipeline:
             return parse_columns(schema)
         except PlanError as error:
             raise PlanError(f"{kind} {name}: {error.message}", hint=error.hint) from error
+
+
+def _check_policy(what: str, refused: str) -> None:
+    if refused not in get_args(Policy):
+        raise PlanError(f"{what}: expected refused to be {either(Policy)}; found {refused!r}")
