@@ -31,7 +31,7 @@ from millstream.sink.postgres_reading import PostgresStore
 from millstream.sink.postgres_server import FORMAT
 from millstream.sink.refusing import Judge
 from millstream.testing import PostgresServer
-from tests.contracts.sink import BAG, NOON, PAIRS, TOTALS, SinkContract, Writer, changes, counts, rejects, rows
+from tests.contracts.sink import BAG, LETTERS, NOON, PAIRS, TOTALS, SinkContract, Writer, changes, counts, rejects, rows
 from tests.contracts.versions import VersionContract
 
 
@@ -83,7 +83,7 @@ def refusable() -> set[str]:
     return {
         "NUL in text", "NUL in a list", "NUL in a struct", "NUL in a map", "NUL in a map's key", "before all calendars",
         "before time itself", "4714 BC",
-        "the last moment", "first day", "last day", "id " + "x" * 2_679, "id \0",
+        "the last moment", "first day", "last day", LETTERS, "id \0",
     }  # fmt: skip
 
 
