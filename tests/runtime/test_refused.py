@@ -104,7 +104,7 @@ def test_refused_rows_stop_the_run_or_become_dead_letters_and_nothing_else_notic
     told_last = {change.row["user"]: change for change in told}
     assert (
         sorted((user, change.row["page"], change.row["n"]) for user, change in told_last.items() if change.weight > 0)
-        == expected(sum(BATCHES, []))["newest"]
+        == expected([row for batch in BATCHES for row in batch])["newest"]
     )
     assert not any("\0" in (change.row.get("page") or "") for change in told)
 
@@ -125,7 +125,7 @@ def test_refused_rows_stop_the_run_or_become_dead_letters_and_nothing_else_notic
     with open_store(address) as store:
         assert {view.name: view.refused for view in store.views() if "~" not in view.name}["clicks_late"] == 1
     assert execute(["views", "list", "--views", address, "--json"]) == 0
-    listed = {row["name"]: row["refused"] for row in map(json.loads, capsys.readouterr().out.splitlines())}
+    listed = {row["name"]: row["refused"] for row in json.loads(capsys.readouterr().out)}
     assert listed["newest"] > 0
 
     other = f"{postgres.address}?schema=batch_{uuid.uuid4().hex}"

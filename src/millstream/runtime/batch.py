@@ -103,7 +103,9 @@ def run_batch(
         sinks = {} if out is not None else _claim(stack, pipeline, chain, own=to is None)
         session = session_for(pipeline, chain, spark)
         computed = compute(session, pipeline, first, last, close=close, shortened=True)
-        made, refused = (computed.changes, []) if out else accepted(chain, computed.targets, computed.changes)
+        made, refused = (
+            (computed.changes, []) if out else accepted(chain, computed.targets, computed.changes, anew=True)
+        )
         views = {name: rows_made(computed.targets[name], changes) for name, changes in made.items()}
         position = Position(first, {})
         position.advance(computed.arrived)

@@ -165,17 +165,18 @@ def target_of(spark: SparkSession | None, output: Output, raw: pl.Schema) -> Tar
 
 
 def accepted(
-    chain: Chain, targets: Mapping[str, Target], tables: Mapping[str, pa.Table]
+    chain: Chain, targets: Mapping[str, Target], tables: Mapping[str, pa.Table], *, anew: bool = False
 ) -> tuple[dict[str, pa.Table], list[tuple[str, Refusal]]]:
     """What the stores of views take of their changes, and what they refuse where that does not stop the pipeline.
 
-    Sinks get the former too, and ``verify`` compares with it: a view is what its store can hold of it.
+    Sinks get the former too, and ``verify`` compares with it: a view is what its store can hold of it. ``anew`` says that the
+    changes begin with nothing.
     """
     taken, refused = dict(tables), []
     for output in chain.outputs:
         judge = judge_at(output.to) if output.refused == "dead letter" else None
         if judge is not None and output.name in taken:
-            taken[output.name], found = sort_out(targets[output.name], taken[output.name], judge)
+            taken[output.name], found = sort_out(targets[output.name], taken[output.name], judge, anew=anew)
             refused += [(refused_by(output.name), each) for each in found]
     return taken, refused
 

@@ -45,7 +45,7 @@ def as_of(pipeline: Pipeline, view: str, at: int | datetime, *, spark: SparkSess
         check_there(log, pipeline.name, start)
     closed = bool(entry.state.get("closed", False))
     computed = compute(session_for(alone, chain, spark), alone, start, end, close=closed)
-    taken, _ = accepted(chain, computed.targets, computed.changes)
+    taken, _ = accepted(chain, computed.targets, computed.changes, anew=True)
     return rows_made(computed.targets[view], taken[view])
 
 

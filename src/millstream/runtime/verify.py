@@ -76,7 +76,7 @@ def verify(pipeline: Pipeline, *, spark: SparkSession | None = None) -> Verified
     closed = bool(entry.state.get("closed", False))
     computed = compute(spark, pipeline, position.start, position.offsets, close=closed)
     counts = computed.arrived.counts
-    taken, _ = accepted(chain, computed.targets, computed.changes)
+    taken, _ = accepted(chain, computed.targets, computed.changes, anew=True)
     differences = [compare(name, made, stored[name]) for name, made in taken.items()]
     differences.append(_compare_counts(admission, counts))
     return Verified(pipeline.name, entry.batch, sum(count.records for count in counts), tuple(differences))

@@ -29,10 +29,11 @@ class Judge(Protocol):
         """
 
 
-def sort_out(target: Target, changes: Any, judge: Judge) -> tuple[Any, list[Refusal]]:
+def sort_out(target: Target, changes: Any, judge: Judge, *, anew: bool = False) -> tuple[Any, list[Refusal]]:
     """The changes of a view without what its store refuses, and the rows that are refused.
 
-    A refused row still takes the place of the row that its key had: what is no longer true must not stay.
+    A refused row still takes the place of the row that its key had: what is no longer true must not stay. ``anew`` says that
+    there was nothing before.
     """
     why = judge(target, changes)
     if why is None:
@@ -44,7 +45,7 @@ def sort_out(target: Target, changes: Any, judge: Judge) -> tuple[Any, list[Refu
     store, remove = net_by_key(target, frame)
     bad = store.filter(pl.col(_WHY).is_not_null())
     came = store.filter(pl.col(_WHY).is_null()).drop(_WHY).with_columns(pl.lit(1, pl.Int64).alias(WEIGHT))
-    gone = remove if target.append else pl.concat([remove, bad.select(remove.columns)])
+    gone = remove if target.append or anew else pl.concat([remove, bad.select(remove.columns)])
     gone = gone.with_columns(pl.lit(-1, pl.Int64).alias(WEIGHT))
     schema = plain_schema(target.schema).append(pa.field(WEIGHT, pa.int64()))
     taken = pl.concat([came, gone], how="diagonal").select(schema.names).to_arrow().cast(schema)
