@@ -35,7 +35,7 @@ from millstream.runtime.files import check_folder, write_files
 from millstream.runtime.run import RECORDS, chain_of, our_settings, session_for, targets_of
 from millstream.runtime.sending import letters
 from millstream.sink import Batch, Sink, Target, open_sink
-from millstream.sink.contract import COUNTED
+from millstream.sink.contract import COUNTED, Refusal
 from millstream.sink.lease import Keeper
 from millstream.sink.net import net_by_key, net_by_row
 from millstream.spark import shortcut
@@ -103,9 +103,9 @@ def run_batch(
         sinks = {} if out is not None else _claim(stack, pipeline, chain, own=to is None)
         session = session_for(pipeline, chain, spark)
         computed = compute(session, pipeline, first, last, close=close, shortened=True)
-        made, refused = (
-            (computed.changes, []) if out else accepted(chain, computed.targets, computed.changes, anew=True)
-        )
+        made, refused = computed.changes, list[tuple[str, Refusal]]()
+        if out is None:  # files have a place for every row
+            made, refused = accepted(chain, computed.targets, made, anew=True)
         views = {name: rows_made(computed.targets[name], changes) for name, changes in made.items()}
         position = Position(first, {})
         position.advance(computed.arrived)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from millstream.address import PostgresAddress, parse_address
 from millstream.sink.contract import Batch, Entry, Sink, Store, Target
-from millstream.sink.refusing import Judge
+
+if TYPE_CHECKING:
+    from millstream.sink.refusing import Judge
 
 __all__ = ["Batch", "Entry", "Sink", "Store", "Target", "judge_at", "open_sink", "open_store"]
 
