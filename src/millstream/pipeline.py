@@ -18,7 +18,7 @@ from millstream.plan.chain import ViewPlan, build_chain
 from millstream.plan.fingerprint import fingerprint
 from millstream.plan.growth import refuse_endless
 from millstream.plan.nodes import Column, Emit, EventTime, Late, Source, source_of, sources_of
-from millstream.plan.outgoing import Mode, Outgoing, Policy, checked_sink
+from millstream.plan.outgoing import Mode, Outgoing, Policy, check_policy, checked_sink
 from millstream.plan.relation import Relation, has_aggregate, has_window, here, natural_key, placed
 from millstream.plan.schema import parse_columns, parse_duration
 from millstream.plan.source import (
@@ -199,11 +199,14 @@ class Pipeline:
         emit: Emit = "changes",
         key: str | Sequence[str] | None = None,
         unbounded: bool = False,
+        refused: Policy = "stop",
     ) -> View:
         """Define a view: a relation kept up to date under a name, in ``to`` (the pipeline's store unless said).
 
         With ``emit="final"`` a window's rows appear once, when it has closed. ``key`` overrides the columns that identify a row.
-        A view that keeps something of every event for ever is refused, unless ``unbounded=True`` says that it may.
+        A view that keeps something of every event for ever is refused, unless ``unbounded=True`` says that it may. ``refused`` says
+        what happens to a row that the store cannot hold, such as text with a NUL in PostgreSQL: it stops the pipeline, or it becomes
+        a dead letter and the view goes on without it.
 
         Instead of a relation it may be a query, ``sql="SELECT … FROM orders … EMIT FINAL"``, over :attr:`relations`.
         """
@@ -228,6 +231,7 @@ class Pipeline:
             source = source_of(relation.node)
             if emit not in get_args(Emit):
                 raise PlanError(f"{what}: expected emit to be {either(Emit)}; found {emit!r}")
+            check_policy(what, refused)
             if emit == "final" and not has_window(relation.node):
                 raise PlanError(
                     f'{what}: emit="final" needs an end to wait for, and there is no window',
@@ -251,7 +255,7 @@ class Pipeline:
             if not unbounded:
                 plan = ViewPlan(name, relation.node, stored, emit, found)
                 refuse_endless(name, build_chain([plan], buckets=self.buckets, to=self.to))
-            view = View(name, relation.node, stored, emit, found, place, self.name, unbounded)
+            view = View(name, relation.node, stored, emit, found, place, self.name, unbounded, refused)
         self.views[name] = view
         return view
 
@@ -307,6 +311,7 @@ class Pipeline:
                     "to": view.to,
                     "emit": view.emit,
                     "key": list(view.key),
+                    "refused": view.refused,
                     "columns": list(view.columns),
                     "plan": str(Relation(view.node)),
                     "place": str(view.place),

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from millstream.plan.nodes import Emit, Node, Place, output_columns
+from millstream.plan.outgoing import Policy
 
 if TYPE_CHECKING:
     import pandas
@@ -30,6 +31,8 @@ class View:
     pipeline: str
     unbounded: bool = False
     """Whether it may keep something of every event for ever."""
+    refused: Policy = "stop"
+    """What happens to a row that the store cannot hold."""
 
     @property
     def columns(self) -> tuple[str, ...]:

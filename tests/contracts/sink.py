@@ -1,8 +1,14 @@
-"""What every sink must do. An engine's tests inherit this class and give the fixtures ``sink``, ``again`` and ``store``."""
+"""What every sink must do. An engine's tests inherit this class and give the fixtures ``sink``, ``again`` and ``store``.
+
+With them come ``judge``, what the engine says of rows before it is given them, and ``refusable``, which of ``PLANTED`` it refuses.
+"""
 
 from __future__ import annotations
 
+import itertools
 import math
+import random
+import string
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, date, datetime
@@ -20,7 +26,8 @@ from millstream.errors import (
     UnknownView,
     ViewError,
 )
-from millstream.sink.contract import COUNTS, ORIGIN, REJECTS, TIME, WEIGHT, Batch, Sink, Store, Target
+from millstream.sink.contract import COUNTS, ORIGIN, REJECTS, TIME, WEIGHT, Batch, Refusal, Sink, Store, Target
+from millstream.sink.refusing import Judge, sort_out
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 PIPELINE = "shop"
@@ -35,6 +42,48 @@ FACTS = Target(
     append=True,
 )
 TARGETS = [TOTALS, PAIRS, BAG, FACTS]
+ODD = Target(
+    "odd",
+    pa.schema(
+        [
+            ("id", pa.string()), ("text", pa.string()), ("at", TIME), ("day", pa.date32()), ("tags", pa.list_(pa.string())),
+            ("place", pa.struct([("name", pa.string())])), ("more", pa.map_(pa.string(), pa.string())), ("long", pa.duration("us")),
+            ("raw", pa.binary()), ("real", pa.float64()), ("price", pa.decimal128(38, 10)),
+        ]
+    ),
+    ("id",),
+)  # fmt: skip
+ODD_BAG = Target("odd_bag", ODD.schema)
+ODD_FACTS = Target("odd_facts", pa.schema([*ODD.schema, *(FACTS.schema.field(name) for name in ORIGIN)]), append=True)
+LETTERS = "".join(random.Random(7).choices(string.ascii_letters, k=2_700))
+"""A key that cannot be compressed, too long for some index."""
+PLANTED: dict[str, dict[str, Any]] = {
+    "NUL in text": {"text": "a\0b"},
+    "NUL in a list": {"tags": ["fine", None, "\0"]},
+    "NUL in a struct": {"place": {"name": "\0"}},
+    "NUL in a map": {"more": [("k", "a\0")]},
+    "NUL in a map's key": {"more": [("\0", "v")]},
+    "a backslash and u0000": {"text": "\\u0000", "tags": ["\\u0000", "\\\\u0000"]},
+    "NUL in bytes": {"raw": b"\0"},
+    "before all calendars": {"at": -(2**63) + 1},
+    "before time itself": {"at": -(2**63)},
+    "4714 BC": {"at": -210_866_803_200_000_001},
+    "4713 BC": {"at": -210_866_803_200_000_000},
+    "the last moment": {"at": 2**63 - 1},
+    "the last but one": {"at": 2**63 - 2},
+    "first day": {"day": -2_440_589},
+    "4713 BC, a day": {"day": -2_440_588},
+    "last day": {"day": 2**31 - 1},
+    "long spans": {"long": 2**63 - 1},
+    "spans before": {"long": -(2**63)},
+    "numbers": {"real": 5e-324, "price": Decimal("9" * 28 + "." + "9" * 10)},
+    "more numbers": {"real": 1.7976931348623157e308, "price": Decimal("-" + "9" * 28 + "." + "9" * 10)},
+    LETTERS[:2_681]: {},
+    LETTERS: {},
+    "id \0": {},
+    "plain": {"text": "fine"},
+}  # fmt: skip
+"""Rows by their id, with what some database may not have a place for."""
 
 Change = tuple[Any, ...]
 
@@ -59,8 +108,22 @@ def counts(*rows: Change) -> Any:
     return pa.table(list(map(list, columns(rows, COUNTS))), schema=COUNTS)
 
 
+def planted(target: Target, *rows: tuple[str, int]) -> Any:
+    """Changes by the id of planted rows, each with a weight."""
+    wanted: list[Change] = []
+    for place, (name, weight) in enumerate(rows):
+        values = {"id": name, **PLANTED[name], **dict(zip(ORIGIN, ("t", 0, place), strict=True)), WEIGHT: weight}
+        wanted.append(tuple(values.get(each) for each in (*target.schema.names, WEIGHT)))
+    return changes(target, *wanted)
+
+
 def rows(store: Store, view: str) -> list[tuple[Any, ...]]:
     return [tuple(row.values()) for row in store.table(view).to_pylist()]
+
+
+def accept(target: Target, table: Any, judge: Judge | None) -> tuple[Any, list[Refusal]]:
+    """What is left of changes for a store, and what it refuses."""
+    return (table, []) if judge is None else sort_out(target, table, judge)
 
 
 class Writer:
@@ -302,6 +365,80 @@ class SinkContract:
         with pytest.raises(PipelineError, match="_weight"):
             writer.sink.commit(Batch("c1", 0, writer.fence, changes={"bag": table.drop_columns([WEIGHT])}))
         assert writer.sink.last(PIPELINE) is None
+
+    # rows that a store cannot hold
+
+    @pytest.fixture
+    def odd(self, sink: Sink) -> Callable[..., None]:
+        """Commits changes of the odd views, one batch after the other."""
+        fence, number = sink.claim("odd"), itertools.count()
+        sink.prepare("odd", FINGERPRINT, [ODD, ODD_BAG, ODD_FACTS])
+        return lambda table, target=ODD: sink.commit(Batch("c", next(number), fence, changes={target.name: table}))
+
+    def test_a_row_is_refused_exactly_if_the_store_would_stop(
+        self, sink: Sink, judge: Judge | None, refusable: set[str]
+    ) -> None:
+        fence = sink.claim("odd")
+        sink.prepare("odd", FINGERPRINT, [ODD, ODD_BAG])
+        number = 0
+        for target, name in itertools.product((ODD, ODD_BAG), PLANTED):
+            table = planted(target, (name, 1))
+            _, refused = accept(target, table, judge)
+            assert bool(refused) == (name in refusable and not (target is ODD_BAG and name == LETTERS)), name
+            batch = Batch("c", number, fence, changes={target.name: table})
+            if refused:
+                with pytest.raises((ViewError, PipelineError)):
+                    sink.commit(batch)
+            else:
+                assert sink.commit(batch), name
+                number += 1
+
+    def test_a_view_holds_the_rows_that_are_not_refused(
+        self, odd: Callable[..., None], store: Store, judge: Judge | None, refusable: set[str]
+    ) -> None:
+        for target in (ODD, ODD_BAG, ODD_FACTS):
+            every = planted(target, *((name, 1) for name in PLANTED))
+            taken, refused = accept(target, every, judge)
+            odd(taken, target)
+            kept = [name for name in PLANTED if name not in refusable - ({LETTERS} if target is not ODD else set())]
+            assert sorted(store.table(target.name)["id"].to_pylist()) == sorted(kept)
+            assert len(refused) == len(PLANTED) - len(kept)
+            assert all(each.row.startswith("id=") and each.why for each in refused)
+            back = store.table(target.name).select(ODD.schema.names).sort_by("id")
+            wanted = planted(ODD, *((name, 1) for name in kept)).drop_columns([WEIGHT]).sort_by("id")
+            assert back.equals(wanted)
+        again, none = accept(ODD, planted(ODD, ("plain", 1), ("numbers", -1)), judge)
+        assert (again.num_rows, none) == (2, [])
+
+    @pytest.mark.parametrize("style", ["both", "upsert"])
+    def test_a_refused_row_takes_the_place_of_the_row_before_and_is_taken_back_silently(
+        self, odd: Callable[..., None], store: Store, judge: Judge | None, refusable: set[str], style: str
+    ) -> None:
+        def row(text: str, weight: int) -> Change:
+            return ("ann", text, *[None] * 9, weight)
+
+        def commit(*each: Change) -> int:
+            taken, refused = accept(ODD, changes(ODD, *each), judge)
+            odd(taken)
+            return len(refused)
+
+        bad = int("NUL in text" in refusable)
+        before = [] if style == "upsert" else [row("fine", -1)]
+        assert commit(row("fine", 1), ("bob", "stays", *[None] * 9, 1)) == 0
+        assert commit(*before, row("a\0", 1)) == bad
+        assert [each["text"] for each in store.table("odd").to_pylist()] == ["a\0"] * (1 - bad) + ["stays"]
+        assert commit(row("a\0", -1), row("b\0", 1)) == bad
+        assert commit(row("b\0", -1), row("better", 1)) == 0
+        assert [each["text"] for each in store.table("odd").to_pylist()] == ["better", "stays"]
+        assert commit(row("better", -1), row("c\0", 1), row("c\0", -1)) == 0
+        assert [each["id"] for each in store.table("odd").to_pylist()] == ["bob"]
+        assert commit(row("c\0", 1), row("c\0", -1), row(None, 1)) == 0  # type: ignore[arg-type]
+        assert store.get("odd", ["ann"]) is not None
+
+    def test_refused_rows_are_counted_for_their_view_alone(self, writer: Writer, store: Store) -> None:
+        letters = [(f"view {view}", 0, 0, None, None, "refused", "why") for view in ("bag", "bag", "totals")]
+        writer.commit(BAG, rejects=rejects(*letters, ("bag", 0, 1, None, None, "late", None)))
+        assert {view.name: view.refused for view in store.views()} == {"totals": 1, "pairs": 0, "bag": 2, "facts": 0}
 
     # what admission saw
 

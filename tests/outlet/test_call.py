@@ -10,7 +10,7 @@ import pytest
 from millstream.errors import SinkUnavailable
 from millstream.outlet import Parcel
 from millstream.outlet.call import CallOutlet, Change, Refuse
-from millstream.outlet.contract import Refusal
+from millstream.sink.contract import Refusal
 from tests.contracts.outlet import parcel
 
 

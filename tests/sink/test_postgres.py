@@ -24,13 +24,14 @@ from millstream.config import Settings
 from millstream.doctor import Check, checks
 from millstream.errors import ConfigError, MillstreamError, PipelineError, ViewError, ViewStoreUnavailable
 from millstream.pipeline import Pipeline
-from millstream.sink import open_sink, open_store
+from millstream.sink import judge_at, open_sink, open_store
 from millstream.sink.contract import TIME, Batch, Sink, Store, Target
 from millstream.sink.postgres import PostgresSink
 from millstream.sink.postgres_reading import PostgresStore
 from millstream.sink.postgres_server import FORMAT
+from millstream.sink.refusing import Judge
 from millstream.testing import PostgresServer
-from tests.contracts.sink import BAG, NOON, PAIRS, TOTALS, SinkContract, Writer, changes, counts, rejects, rows
+from tests.contracts.sink import BAG, LETTERS, NOON, PAIRS, TOTALS, SinkContract, Writer, changes, counts, rejects, rows
 from tests.contracts.versions import VersionContract
 
 
@@ -69,6 +70,21 @@ def again_store(address: str) -> Callable[[], Store]:
 def store(sink: Sink, address: str) -> Iterator[Store]:
     with open_store(address) as opened:
         yield opened
+
+
+@pytest.fixture
+def judge(address: str) -> Judge | None:
+    return judge_at(address)
+
+
+@pytest.fixture
+def refusable() -> set[str]:
+    """What PostgreSQL has no place for."""
+    return {
+        "NUL in text", "NUL in a list", "NUL in a struct", "NUL in a map", "NUL in a map's key", "before all calendars",
+        "before time itself", "4714 BC",
+        "the last moment", "first day", "last day", LETTERS, "id \0",
+    }  # fmt: skip
 
 
 class TestPostgres(SinkContract, VersionContract):

@@ -15,10 +15,11 @@ import pyarrow as pa
 import pytest
 
 from millstream.errors import ConfigError, ViewError, ViewStoreUnavailable
-from millstream.sink import open_sink, open_store
+from millstream.sink import judge_at, open_sink, open_store
 from millstream.sink.contract import Batch, Sink, Store, Target
 from millstream.sink.file import FORMAT
 from millstream.sink.reading import SqliteStore
+from millstream.sink.refusing import Judge
 from millstream.sink.sqlite import SqliteSink
 from tests.contracts.sink import BAG, NOON, PAIRS, TOTALS, SinkContract, Writer, changes, counts, rejects, rows
 from tests.contracts.versions import VersionContract
@@ -49,6 +50,17 @@ def again_store(path: Path) -> Callable[[], Store]:
 def store(sink: Sink, path: Path) -> Iterator[Store]:
     with SqliteStore(path) as opened:
         yield opened
+
+
+@pytest.fixture
+def judge(path: Path) -> Judge | None:
+    return judge_at(f"sqlite:{path}")
+
+
+@pytest.fixture
+def refusable() -> set[str]:
+    """It has a place for everything."""
+    return set()
 
 
 class TestSqlite(SinkContract, VersionContract):
@@ -324,6 +336,7 @@ def test_a_sink_and_a_store_serve_many_threads(sink: Sink, store: Store) -> None
 FORK = """
 import os, sys
 from millstream.sink.reading import SqliteStore
+from millstream.sink.refusing import Judge
 from millstream.sink.sqlite import SqliteSink
 from tests.contracts.sink import BAG, Writer, rows
 from tests.contracts.versions import VersionContract

@@ -35,12 +35,15 @@ def command() -> None:
 @views_option
 @json_option
 def list_views(where: str | None, as_json: bool) -> None:
-    """List the views, with how many rows they have and how far they are.
+    """List the views, with how many rows they have, how many their store refused, and how far they are.
+
+    What was refused is in millstream_dead_letters, beside the view; see the query below.
 
     \b
     Examples:
       millstream views list
       millstream views list --views shop.py --json
+      millstream views query totals "SELECT batch, detail FROM millstream_dead_letters WHERE topic = 'view totals'"
     """
     rows = []
     for address in _stores(where):
@@ -53,6 +56,7 @@ def list_views(where: str | None, as_json: bool) -> None:
         "name": "VIEW",
         "pipeline": "PIPELINE",
         "rows": "ROWS",
+        "refused": "REFUSED",
         "batch": "BATCH",
         "updated": "UPDATED",
         "store": "STORE",

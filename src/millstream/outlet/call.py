@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from millstream.errors import SinkUnavailable
-from millstream.outlet.contract import Outlet, Packed, Parcel, Refusal
-from millstream.outlet.text import describe
-from millstream.sink.contract import WEIGHT
+from millstream.outlet.contract import Outlet, Packed, Parcel
+from millstream.sink.contract import WEIGHT, Refusal
+from millstream.sink.net import describe
 
 
 class Change(NamedTuple):

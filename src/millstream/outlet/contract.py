@@ -13,6 +13,8 @@ from typing import Any, NamedTuple, Self
 
 import polars as pl
 
+from millstream.sink.contract import Refusal
+
 
 class Parcel(NamedTuple):
     """The net change of a view in a batch.
@@ -28,13 +30,6 @@ class Parcel(NamedTuple):
     def empty(self) -> bool:
         """Whether there is nothing to send."""
         return self.rows.is_empty() and self.gone.is_empty()
-
-
-class Refusal(NamedTuple):
-    """A row that the outlet does not take, and why."""
-
-    row: str
-    why: str
 
 
 class Packed(NamedTuple):

@@ -24,8 +24,8 @@ import polars as pl
 from millstream.errors import ConfigError, SinkUnavailable
 from millstream.failpoint import failpoint
 from millstream.outlet import text
-from millstream.outlet.contract import Outlet, Packed, Parcel, Refusal
-from millstream.sink.contract import WEIGHT
+from millstream.outlet.contract import Outlet, Packed, Parcel
+from millstream.sink.contract import WEIGHT, Refusal
 
 FORMATS = ("parquet", "json")
 _MANIFEST = "_manifest"

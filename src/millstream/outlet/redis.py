@@ -12,7 +12,8 @@ from typing import Any
 
 from millstream.errors import ConfigError, MachineError, SinkError, SinkUnavailable
 from millstream.outlet import text
-from millstream.outlet.contract import Outlet, Packed, Parcel, Refusal
+from millstream.outlet.contract import Outlet, Packed, Parcel
+from millstream.sink.contract import Refusal
 
 _TIMEOUT = 30.0
 

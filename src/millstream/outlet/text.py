@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from millstream.outlet.contract import Refusal
+from millstream.sink.contract import Refusal
+from millstream.sink.net import describe
 
 _TIME = "%Y-%m-%dT%H:%M:%S%.6fZ"
 
@@ -35,11 +36,6 @@ def writable(rows: pl.DataFrame) -> tuple[pl.DataFrame, list[Refusal]]:
 def refusals(rows: pl.DataFrame, why: str) -> list[Refusal]:
     """These rows, refused."""
     return [Refusal(describe(row), why) for row in rows.iter_rows(named=True)]
-
-
-def describe(row: dict[str, object]) -> str:
-    """A row for people."""
-    return ", ".join(f"{name}={value!r:.60}" for name, value in row.items())
 
 
 def _plain(rows: pl.DataFrame) -> Sequence[pl.Expr]:

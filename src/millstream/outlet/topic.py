@@ -13,7 +13,8 @@ from millstream.errors import UnknownTopic
 from millstream.event import Event
 from millstream.log.contract import Log, TopicSettings
 from millstream.outlet import text
-from millstream.outlet.contract import Outlet, Packed, Parcel, Refusal
+from millstream.outlet.contract import Outlet, Packed, Parcel
+from millstream.sink.contract import Refusal
 
 _ROOM = 100
 """Bytes of a record beside its key and value, generously."""

@@ -368,12 +368,14 @@ class _Builder:
                 raw = tuple(name for name in raw if name in used) or raw[:1]
             self._connect(replace(rows, where=()), port, {name: expression.quote(name) for name in raw})
             select = tuple(Named(name, rows.columns[name]) for name in names)
-            self.outputs.append(Output(number, view.name, view.to, raw, select, rows.where, view.key))
+            self.outputs.append(
+                Output(number, view.name, view.to, raw, select, rows.where, view.key, refused=view.refused)
+            )
         else:
             self._connect(rows, port, dict(zip(names, texts, strict=True)))
             select = tuple(Named(name, name) for name in names)
             append = maker.source is not None
-            self.outputs.append(Output(number, view.name, view.to, names, select, (), view.key, append))
+            self.outputs.append(Output(number, view.name, view.to, names, select, (), view.key, append, view.refused))
 
     def _late_view(self, maker: _Maker, source: Source, to: str) -> None:
         """The side table of a stream with ``late="route"``: every column of what came too late."""
@@ -382,7 +384,8 @@ class _Builder:
         port = Port(SINK, number, (), late=True)
         self._connect(_Rows(maker, {}), port, {name: expression.quote(name) for name in names})
         select = tuple(Named(name, name) for name in names)
-        self.outputs.append(Output(number, f"{source.name}_late", to, names, select, (), (), append=True))
+        # What came too late is a dead letter already, and its side table has no definition to say otherwise.
+        self.outputs.append(Output(number, f"{source.name}_late", to, names, select, (), (), True, "dead letter"))
 
 
 def _named(expressions: Mapping[str, str]) -> tuple[Named, ...]:

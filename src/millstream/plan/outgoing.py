@@ -84,8 +84,7 @@ def checked_sink(
             f"{what}: expected mode to be {' or '.join(modes)}; found {mode!r}",
             hint="a function that remembers the ids of changes makes at least once into once" if callable(to) else "",
         )
-    if refused not in get_args(Policy):
-        raise PlanError(f"{what}: expected refused to be {either(Policy)}; found {refused!r}")
+    check_policy(what, refused)
     if not callable(to):
         try:
             scheme = scheme_of(to)
@@ -96,6 +95,12 @@ def checked_sink(
         if scheme.startswith("redis") and not key:
             raise PlanError(f"{what}: view {view} has no key, so it cannot be a hash in Redis")
     return mode
+
+
+def check_policy(what: str, refused: str) -> None:
+    """Refuse a word that says nothing about rows that are not taken."""
+    if refused not in get_args(Policy):
+        raise PlanError(f"{what}: expected refused to be {either(Policy)}; found {refused!r}")
 
 
 def _check_partition(

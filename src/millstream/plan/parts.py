@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from millstream.plan.nodes import Emit, Named, Node, Source
+from millstream.plan.outgoing import Policy
 from millstream.plan.spec import Pass, Spec
 
 ADMIT = 0
@@ -117,6 +118,7 @@ class Output:
     where: tuple[str, ...]
     key: tuple[str, ...]
     append: bool = False
+    refused: Policy = "stop"
 
     @property
     def plain(self) -> bool:
@@ -160,3 +162,4 @@ class ViewPlan:
     to: str
     emit: Emit
     key: tuple[str, ...]
+    refused: Policy = "stop"

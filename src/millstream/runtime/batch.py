@@ -29,12 +29,13 @@ from millstream.log.contract import start_offsets
 from millstream.pipeline import Pipeline
 from millstream.plan.chain import Chain
 from millstream.runtime.checkpoint import BATCH, folder_of, identity_of, versions
-from millstream.runtime.delivery import Position, chunks_of, counts_table, finish, rejects_table
+from millstream.runtime.delivery import Position, accepted, chunks_of, counts_table, finish, rejects_table
 from millstream.runtime.failure import explain
 from millstream.runtime.files import check_folder, write_files
 from millstream.runtime.run import RECORDS, chain_of, our_settings, session_for, targets_of
+from millstream.runtime.sending import letters
 from millstream.sink import Batch, Sink, Target, open_sink
-from millstream.sink.contract import COUNTED
+from millstream.sink.contract import COUNTED, Refusal
 from millstream.sink.lease import Keeper
 from millstream.sink.net import net_by_key, net_by_row
 from millstream.spark import shortcut
@@ -102,10 +103,14 @@ def run_batch(
         sinks = {} if out is not None else _claim(stack, pipeline, chain, own=to is None)
         session = session_for(pipeline, chain, spark)
         computed = compute(session, pipeline, first, last, close=close, shortened=True)
-        views = {name: rows_made(computed.targets[name], changes) for name, changes in computed.changes.items()}
+        made, refused = computed.changes, list[tuple[str, Refusal]]()
+        if out is None:  # files have a place for every row
+            made, refused = accepted(chain, computed.targets, made, anew=True)
+        views = {name: rows_made(computed.targets[name], changes) for name, changes in made.items()}
         position = Position(first, {})
         position.advance(computed.arrived)
-        rejects, counts = rejects_table(computed.arrived), counts_table(computed.arrived)
+        rejects = pa.concat_tables([rejects_table(computed.arrived), letters(0, refused)])
+        counts = counts_table(computed.arrived)
         if out is not None:
             facts = {"pipeline": pipeline.name, "fingerprint": pipeline.fingerprint(), "closed": close}
             tables = {**views, "millstream_admission": counts, "millstream_dead_letters": rejects}
@@ -115,7 +120,7 @@ def run_batch(
             names = [output.name for output in chain.outputs if output.to == address]
             sink.forget(pipeline.name)
             sink.prepare(pipeline.name, pipeline.fingerprint(), [computed.targets[name] for name in names])
-            changes = {name: computed.changes[name] for name in names}
+            changes = {name: made[name] for name in names}
             state = {**position.to_state(), "closed": close}
             sink.commit(Batch(identity, 0, fence, last, changes, rejects, counts, state))
     summed = {name: sum(getattr(count, name) for count in computed.arrived.counts) for name in COUNTED}

@@ -23,8 +23,9 @@ from millstream.kernel.finish import finish_alone
 from millstream.kernel.unpack import Arrived, unpack
 from millstream.plan.chain import ORIGIN, Chain, Output
 from millstream.runtime.sending import IMPATIENT, Patience, Sender, letters
-from millstream.sink import Batch, Sink
-from millstream.sink.contract import COUNTED, COUNTS, REJECTS
+from millstream.sink import Batch, Sink, Target, judge_at
+from millstream.sink.contract import COUNTED, COUNTS, REJECTS, Refusal, refused_by
+from millstream.sink.refusing import sort_out
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -94,7 +95,7 @@ class Delivery:
     def __init__(
         self,
         chain: Chain,
-        schemas: Mapping[str, pa.Schema],
+        targets: Mapping[str, Target],
         checkpoint: str,
         sinks: Mapping[str, tuple[Sink, int]],
         position: Position,
@@ -102,7 +103,7 @@ class Delivery:
         patience: Patience = IMPATIENT,
         senders: Sequence[Sender] = (),
     ) -> None:
-        self.chain, self.schemas, self.checkpoint = chain, schemas, checkpoint
+        self.chain, self.targets, self.checkpoint = chain, targets, checkpoint
         # Not the session of a batch's frame: making a frame in it would make the query's copy everyone's active session.
         self.sinks, self.position, self.spark = sinks, position, spark
         self.patience, self.senders = patience, senders
@@ -117,19 +118,20 @@ class Delivery:
         arrived = unpack(self.chain, chunks)
         self.position.advance(arrived)
         tables = {
-            output.name: finish(self.spark, output, arrived.changes[output.name], self.schemas[output.name])
+            output.name: finish(self.spark, output, arrived.changes[output.name], self.targets[output.name].schema)
             for output in self.chain.outputs
             if output.name in arrived.changes
         }
         counts = counts_table(arrived)
         writing = time.monotonic()
-        refused = [
-            (sender.wanted.name, batch, each)
+        tables, refused = accepted(self.chain, self.targets, tables)
+        refused += [
+            (f"sink {sender.wanted.name}", each)
             for sender in self.senders
             if sender.wanted.view in tables
             for each in sender.send(batch, tables[sender.wanted.view])
         ]
-        rejects = pa.concat_tables([rejects_table(arrived), letters(refused)])
+        rejects = pa.concat_tables([rejects_table(arrived), letters(batch, refused)])
         for address, (sink, fence) in self.sinks.items():
             views = {output.name for output in self.chain.outputs if output.to == address}
             changes = {name: table for name, table in tables.items() if name in views}
@@ -154,11 +156,29 @@ def finish(spark: SparkSession | None, output: Output, rows: pl.DataFrame, schem
     return made.cast(schema.append(pa.field(WEIGHT, pa.int64())))
 
 
-def finished_schema(spark: SparkSession | None, output: Output, raw: pl.Schema) -> pa.Schema:
-    """The columns and types of a view."""
+def target_of(spark: SparkSession | None, output: Output, raw: pl.Schema) -> Target:
+    """The table of a view, with the types that its expressions have."""
     empty = pl.DataFrame(schema={**raw, WEIGHT: pl.Int64()})
     schema = _finished(spark, output, empty.to_arrow()).schema
-    return schema.remove(schema.get_field_index(WEIGHT)).remove_metadata()
+    schema = schema.remove(schema.get_field_index(WEIGHT)).remove_metadata()
+    return Target(output.name, schema, output.key, append=output.append)
+
+
+def accepted(
+    chain: Chain, targets: Mapping[str, Target], tables: Mapping[str, pa.Table], *, anew: bool = False
+) -> tuple[dict[str, pa.Table], list[tuple[str, Refusal]]]:
+    """What the stores of views take of their changes, and what they refuse where that does not stop the pipeline.
+
+    Sinks get the former too, and ``verify`` compares with it: a view is what its store can hold of it. ``anew`` says that the
+    changes begin with nothing.
+    """
+    taken, refused = dict(tables), []
+    for output in chain.outputs:
+        judge = judge_at(output.to) if output.refused == "dead letter" else None
+        if judge is not None and output.name in taken:
+            taken[output.name], found = sort_out(targets[output.name], taken[output.name], judge, anew=anew)
+            refused += [(refused_by(output.name), each) for each in found]
+    return taken, refused
 
 
 def _finished(spark: SparkSession | None, output: Output, rows: pa.Table) -> pa.Table:

@@ -41,7 +41,7 @@ from millstream.runtime.checkpoint import (
     watermarks_of,
     write_watermarks,
 )
-from millstream.runtime.delivery import Delivered, Delivery, Position, finished_schema, to_time
+from millstream.runtime.delivery import Delivered, Delivery, Position, target_of, to_time
 from millstream.runtime.failure import explain
 from millstream.runtime.heartbeat import Heartbeats, finished_offsets
 from millstream.runtime.history import check_history
@@ -144,7 +144,9 @@ def run(
 def chain_of(pipeline: Pipeline, tasks: int = 1, *, early: bool = False) -> Chain:
     """The chain of a pipeline; ``tasks`` of a stage share its buckets; ``early`` is :attr:`~millstream.plan.parts.Chain.early`."""
     pipeline.validate()
-    views = [ViewPlan(view.name, view.node, view.to, view.emit, view.key) for view in pipeline.views.values()]
+    views = [
+        ViewPlan(view.name, view.node, view.to, view.emit, view.key, view.refused) for view in pipeline.views.values()
+    ]
     return replace(build_chain(views, buckets=pipeline.buckets, to=pipeline.to, tasks=tasks), early=early)
 
 
@@ -164,12 +166,7 @@ def targets_of(spark: SparkSession, pipeline: Pipeline, chain: Chain) -> dict[st
     """The tables of all views, with the types that Spark gives to their expressions."""
     feeds = feed_types(decode(empty_records(spark), chain, pipeline.name), chain)
     raw = raw_schemas(chain, feeds)
-    return {
-        output.name: Target(
-            output.name, finished_schema(spark, output, raw[output.name]), output.key, append=output.append
-        )
-        for output in chain.outputs
-    }
+    return {output.name: target_of(spark, output, raw[output.name]) for output in chain.outputs}
 
 
 def empty_records(spark: SparkSession) -> Any:
@@ -243,7 +240,6 @@ class _Run:
             for address, (sink, _) in sinks.items():
                 wanted = [targets[output.name] for output in self.chain.outputs if output.to == address]
                 sink.prepare(self.pipeline.name, self.pipeline.fingerprint(), wanted)
-            schemas = {name: target.schema for name, target in targets.items()}
             senders = [
                 Sender(
                     self.pipeline.sinks[name],
@@ -263,7 +259,7 @@ class _Run:
                     partial(before_of, sender.wanted, view, self.pipeline, sinks[view.to][0]),
                 )
             self.delivery = Delivery(
-                self.chain, schemas, checkpoint.id, sinks, self.position, spark, self.patience, senders
+                self.chain, targets, checkpoint.id, sinks, self.position, spark, self.patience, senders
             )
             with our_settings(spark, checkpoint.tasks):
                 query = self._start(spark, folder, partitions)

@@ -21,9 +21,8 @@ import pyarrow as pa
 from millstream.errors import CheckpointMismatch, LogUnavailable, RowRefused, SinkUnavailable, ViewStoreUnavailable
 from millstream.failpoint import failpoint
 from millstream.outlet import Outlet, Parcel
-from millstream.outlet.contract import Refusal
 from millstream.plan.outgoing import Outgoing
-from millstream.sink.contract import REJECTS, WEIGHT, Target
+from millstream.sink.contract import REJECTS, WEIGHT, Refusal, Target
 from millstream.sink.net import net_by_key, net_by_row
 
 UNAVAILABLE = (LogUnavailable, SinkUnavailable, ViewStoreUnavailable)
@@ -191,16 +190,16 @@ def parcel_of(target: Target, changes: pa.Table) -> Parcel:
     return Parcel(summed.drop(WEIGHT).sort(target.identity) if target.append else summed, none)
 
 
-def letters(refused: Sequence[tuple[str, int, Refusal]]) -> pa.Table:
-    """Refused rows as dead letters: the sink in the place of the topic, the batch in that of the offset."""
+def letters(batch: int, refused: Sequence[tuple[str, Refusal]]) -> pa.Table:
+    """Refused rows as dead letters: who refused them in the place of the topic, the batch in that of the offset."""
     rows = [
         {
-            "topic": f"sink {sink}",
+            "topic": who,
             "partition": 0,
             "offset": batch,
             "reason": "refused",
             "detail": f"{each.row}: {each.why}",
         }
-        for sink, batch, each in refused
+        for who, each in refused
     ]
     return pa.Table.from_pylist(rows, REJECTS)

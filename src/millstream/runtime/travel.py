@@ -16,7 +16,7 @@ from millstream.errors import ConfigError, UnknownView
 from millstream.log import open_log
 from millstream.pipeline import Pipeline
 from millstream.runtime.batch import compute, rows_made
-from millstream.runtime.delivery import Position
+from millstream.runtime.delivery import Position, accepted
 from millstream.runtime.run import chain_of, session_for
 from millstream.runtime.verify import check_there, entries_of, start_of
 from millstream.sink import Entry
@@ -45,7 +45,8 @@ def as_of(pipeline: Pipeline, view: str, at: int | datetime, *, spark: SparkSess
         check_there(log, pipeline.name, start)
     closed = bool(entry.state.get("closed", False))
     computed = compute(session_for(alone, chain, spark), alone, start, end, close=closed)
-    return rows_made(computed.targets[view], computed.changes[view])
+    taken, _ = accepted(chain, computed.targets, computed.changes, anew=True)
+    return rows_made(computed.targets[view], taken[view])
 
 
 def _entry(pipeline: Pipeline, entries: Sequence[Entry], at: int | datetime) -> Entry:

@@ -19,7 +19,7 @@ from millstream.log import Log, open_log
 from millstream.pipeline import Pipeline
 from millstream.plan.chain import Chain
 from millstream.runtime.batch import compute
-from millstream.runtime.delivery import Position
+from millstream.runtime.delivery import Position, accepted
 from millstream.runtime.run import chain_of, session_for
 from millstream.sink import Entry, open_sink, open_store
 from millstream.sink.contract import COUNTED
@@ -76,7 +76,8 @@ def verify(pipeline: Pipeline, *, spark: SparkSession | None = None) -> Verified
     closed = bool(entry.state.get("closed", False))
     computed = compute(spark, pipeline, position.start, position.offsets, close=closed)
     counts = computed.arrived.counts
-    differences = [compare(name, made, stored[name]) for name, made in computed.changes.items()]
+    taken, _ = accepted(chain, computed.targets, computed.changes, anew=True)
+    differences = [compare(name, made, stored[name]) for name, made in taken.items()]
     differences.append(_compare_counts(admission, counts))
     return Verified(pipeline.name, entry.batch, sum(count.records for count in counts), tuple(differences))
 

@@ -82,7 +82,7 @@ class Query:
         """Its columns with their types, if they are known without Spark."""
         chain = self._chain()
         with suppress(NeedsSpark):
-            return _local(self.pipeline.name, chain, {feed.source.topic: 1 for feed in chain.feeds}).schemas[_RESULT]
+            return _local(self.pipeline.name, chain, {feed.source.topic: 1 for feed in chain.feeds}).targets[_RESULT].schema
         return None
 
     def follow(self, told: Callable[[Sequence[Signed]], None], stop: threading.Event) -> None:
@@ -195,7 +195,7 @@ class _Here:
         arrived = unpack(self._local.chain, self._local.run(self._log, self._done, ends, self._stores))
         self._done = ends
         (output,) = (each for each in self._local.chain.outputs if each.name == _RESULT)
-        schema = self._local.schemas[_RESULT]
+        schema = self._local.targets[_RESULT].schema
         rows = arrived.changes.get(_RESULT)
         if rows is None:
             return pl.DataFrame(schema.empty_table().append_column(WEIGHT, pa.array([], pa.int64())))

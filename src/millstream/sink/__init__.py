@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from millstream.address import PostgresAddress, parse_address
 from millstream.sink.contract import Batch, Entry, Sink, Store, Target
 
-__all__ = ["Batch", "Entry", "Sink", "Store", "Target", "open_sink", "open_store"]
+if TYPE_CHECKING:
+    from millstream.sink.refusing import Judge
+
+__all__ = ["Batch", "Entry", "Sink", "Store", "Target", "judge_at", "open_sink", "open_store"]
 
 
 def open_sink(address: str) -> Sink:
@@ -30,3 +35,12 @@ def open_store(address: str, create: bool = False) -> Store:
     from millstream.sink.reading import SqliteStore
 
     return SqliteStore(place, create=create)
+
+
+def judge_at(address: str) -> Judge | None:
+    """What tells the rows that cannot be kept there; None where every row can be, as in SQLite."""
+    if not isinstance(parse_address(address), PostgresAddress):
+        return None
+    from millstream.sink.postgres_values import refused
+
+    return refused

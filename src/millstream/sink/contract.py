@@ -95,7 +95,7 @@ class Entry:
 
 
 class ViewInfo(NamedTuple):
-    """A stored view: its columns with their Arrow types, how many rows, and the last batch of its pipeline."""
+    """A stored view: its columns with their Arrow types, how many rows, how many refused, and the last batch of its pipeline."""
 
     name: str
     pipeline: str
@@ -105,6 +105,14 @@ class ViewInfo(NamedTuple):
     rows: int
     batch: int | None
     updated: datetime | None
+    refused: int
+
+
+class Refusal(NamedTuple):
+    """A row that is not taken, and why."""
+
+    row: str
+    why: str
 
 
 class Rows(NamedTuple):
@@ -180,6 +188,15 @@ class Sink(_Open):
         All in one transaction; what ``going`` had is dropped. The two are versions of the pipeline, and their views are named
         so: see :func:`version_of`.
         """
+
+
+def refused_by(view: str) -> str:
+    """What stands in the place of a dead letter's topic if a view's store refused the row, whatever version of the view.
+
+    >>> refused_by("totals~next")
+    'view totals'
+    """
+    return f"view {view.partition('~')[0]}"
 
 
 def version_of(view: str, pipeline: str) -> str:

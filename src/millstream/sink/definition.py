@@ -112,7 +112,7 @@ def check_versions(claimed: str, pipeline: str, coming: str, kept: Collection[An
         raise PipelineError(f"there is no version {coming!r} of pipeline {pipeline!r} to take its place")
 
 
-def info_of(target: Target, pipeline: str, rows: int, last: Entry | None) -> ViewInfo:
+def info_of(target: Target, pipeline: str, rows: int, last: Entry | None, refused: int) -> ViewInfo:
     """What is told of a stored view."""
     return ViewInfo(
         target.name,
@@ -123,6 +123,7 @@ def info_of(target: Target, pipeline: str, rows: int, last: Entry | None) -> Vie
         rows,
         last.batch if last else None,
         last.committed_at if last else None,
+        refused,
     )
 
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from millstream.database import Db
 from millstream.errors import PipelineError
-from millstream.sink.contract import COUNTED, COUNTS, REJECTS, Batch, Entry, Offsets
+from millstream.sink.contract import COUNTED, COUNTS, REJECTS, Batch, Entry, Offsets, refused_by
 from millstream.sink.tables import to_arrow
 from millstream.sink.values import comparable, encode, time_micros, time_text
 
@@ -124,6 +124,16 @@ def dead_letters(db: Db, pipeline: str | None, reason: str | None, limit: int) -
         (pipeline, reason, limit),
     ).fetchall()
     return to_arrow(rows, LETTERS)
+
+
+def refused(db: Db, pipeline: str, view: str) -> int:
+    """How many rows of a view are dead letters because they cannot be kept here."""
+    return int(
+        db.execute(
+            "SELECT count(*) FROM millstream_dead_letters WHERE pipeline = ? AND topic = ?",
+            (pipeline, refused_by(view)),
+        ).get
+    )
 
 
 def admission(db: Db, pipeline: str | None) -> Any:

@@ -53,8 +53,8 @@ def net_by_row(changes: pl.DataFrame) -> pl.DataFrame:
 
 
 def describe(row: dict[str, object]) -> str:
-    """A row for an error message."""
-    return ", ".join(f"{name}={value!r}" for name, value in row.items())
+    """A row for people, long values cut short."""
+    return ", ".join(f"{name}={value!r:.60}" for name, value in row.items())
 
 
 def _sum(changes: pl.DataFrame) -> pl.DataFrame:

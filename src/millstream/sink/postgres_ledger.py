@@ -15,7 +15,7 @@ from typing import Any
 import polars as pl
 
 from millstream.sink import lease
-from millstream.sink.contract import COUNTED, COUNTS, REJECTS, Batch, Entry, Offsets
+from millstream.sink.contract import COUNTED, COUNTS, REJECTS, Batch, Entry, Offsets, refused_by
 from millstream.sink.file import quote
 from millstream.sink.ledger import ADMITTED, LETTERS, SUMMED, is_there
 from millstream.sink.postgres_server import Pg, literal
@@ -168,6 +168,14 @@ def dead_letters(db: Pg, pipeline: str | None, reason: str | None, limit: int) -
         f"SELECT {selected(LETTERS)} FROM millstream_dead_letters {where} ORDER BY number DESC LIMIT {int(limit)}",
         LETTERS,
     )
+
+
+def refused(db: Pg, pipeline: str, view: str) -> int:
+    """How many rows of a view are dead letters because they cannot be kept here."""
+    (count,) = db.execute(
+        "SELECT count(*) FROM millstream_dead_letters WHERE pipeline = %s AND topic = %s", [pipeline, refused_by(view)]
+    ).fetchone() or (0,)
+    return int(count)
 
 
 def admission(db: Pg, pipeline: str | None) -> Any:

@@ -101,4 +101,4 @@ def _info(db: Pg, kept: tables.Kept) -> ViewInfo:
     count = "count(*)" if target.identity else f"coalesce(sum({COUNT}), 0)"
     (rows,) = db.execute(f"SELECT {count} FROM {kept.table}").fetchone() or (0,)
     last = next(iter(ledger.entries(db, kept.pipeline, 1)), None)
-    return info_of(target, kept.pipeline, int(rows), last)
+    return info_of(target, kept.pipeline, int(rows), last, ledger.refused(db, kept.pipeline, target.name))

@@ -8,14 +8,17 @@ server's locale; NaN is greater than every number, and equal to itself.
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
 from typing import Any
 
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.types as t
 
 from millstream.errors import PipelineError, ViewError
+from millstream.sink.contract import Target
 from millstream.sink.file import quote
 from millstream.sink.values import comparable, date_text, nested_array, time_text
 
@@ -25,6 +28,11 @@ FIRST_TIME = -210_866_803_200_000_000  # 4713-11-24 BC, Gregorian: PostgreSQL's 
 LAST_TIME = 2**63 - 2  # it would take the very last one, and give it back a little earlier
 _FIRST_DAY, _LAST_DAY = FIRST_TIME // _DAY, 2_145_031_948
 _NUL_IN_JSON = r"(?:^|[^\\])(?:\\\\)*\\u0000"
+_NUL = "text with a NUL, which PostgreSQL cannot hold"
+_INDEX_ROW = 2_704
+"""Bytes of a row in an index, all in all, with a header of up to 16. PostgreSQL may fit more in, if it can be compressed."""
+_JSONB = 6
+"""How many bytes of jsonb a byte of JSON may need: ``1,`` becomes twelve."""
 
 
 def sql_type(type_: Any, what: str) -> str:
@@ -63,6 +71,26 @@ def encode(frame: pl.DataFrame, schema: Any, what: str) -> pl.DataFrame:
         for series in frame
         if series.name in schema.names
     )
+
+
+def refused(target: Target, rows: Any, *, key: bool = False) -> pl.Series | None:
+    """Why PostgreSQL cannot hold each row, null for those that it can; None if it can hold all. See :class:`Judge`.
+
+    Keys count without compression, because what that gives depends on the server.
+    """
+    found = []
+    for name in target.identity if key else target.schema.names:
+        field = target.schema.field(name)
+        if t.is_nested(field.type) and not _nul_inside(rows.column(name)):
+            continue  # JSON is made row by row, so only where there is something to find
+        unfit = _unfit(comparable(rows, pa.schema([field]), target.name)[name], field.type)
+        if unfit is not None:
+            found.append(pl.when(unfit[0]).then(pl.lit(f"column {name!r}: {unfit[1]}")))
+    if target.key and not key:
+        long = _key_bytes(target, rows) > _INDEX_ROW
+        if long.any():
+            found.append(pl.when(long).then(pl.lit(f"its key has more bytes than an index takes, {_INDEX_ROW:,}")))
+    return pl.select(pl.coalesce(found).alias("why")).to_series() if found else None
 
 
 def to_csv(frame: pl.DataFrame) -> bytes:
@@ -104,11 +132,17 @@ def _is_binary(type_: Any) -> bool:
 
 
 def _encoded(series: pl.Series, type_: Any, what: str) -> pl.Series:
+    unfit = _unfit(series, type_)
+    if unfit is not None:
+        text = time_text if t.is_timestamp(type_) else date_text if t.is_date(type_) else repr
+        raise PipelineError(
+            f"{what}: found {unfit[1]}: {text(series.filter(unfit[0])[0]):.200}; nothing of the batch was written",
+            hint="keep it out of the view: where(…), or replace(column, '\\0', '') for text;"
+            ' or define the view with refused="dead letter"',
+        )
     if t.is_timestamp(type_):
-        _check(series, FIRST_TIME, LAST_TIME, what, time_text)
         return _times(series)
     if t.is_date(type_):
-        _check(series, _FIRST_DAY, _LAST_DAY, what, date_text)
         return _dates(series)
     if t.is_duration(type_):
         return series.cast(pl.String) + " microseconds"
@@ -116,24 +150,52 @@ def _encoded(series: pl.Series, type_: Any, what: str) -> pl.Series:
         return series.cast(pl.String)
     if _is_binary(type_):
         return ("\\x" + series.bin.encode("hex")).alias(series.name)
-    if t.is_nested(type_) or t.is_string(type_) or t.is_large_string(type_):
-        nul = series.str.contains(_NUL_IN_JSON) if t.is_nested(type_) else series.str.contains("\0", literal=True)
-        if nul.any():
-            raise PipelineError(
-                f"{what}: found text with a NUL, which PostgreSQL cannot hold: {series.filter(nul)[0]!r};"
-                " nothing of the batch was written",
-                hint="take it out before it is stored: replace(column, '\\0', '')",
-            )
     return series
 
 
-def _check(series: pl.Series, first: int, last: int, what: str, text: Any) -> None:
-    outside = series.filter((series < first) | (series > last))
-    if len(outside):
-        raise PipelineError(
-            f"{what}: found {text(outside[0])}, which is beyond PostgreSQL's calendar; nothing of the batch was written",
-            hint="keep such records out with where(…)",
-        )
+def _unfit(series: pl.Series, type_: Any) -> tuple[pl.Series, str] | None:
+    """Which values of a comparable column PostgreSQL has no place for, and what they are; None if there are none."""
+    if t.is_timestamp(type_) or t.is_date(type_):
+        first, last = (FIRST_TIME, LAST_TIME) if t.is_timestamp(type_) else (_FIRST_DAY, _LAST_DAY)
+        mask, why = (series < first) | (series > last), "a time beyond PostgreSQL's calendar"
+    elif t.is_nested(type_):
+        mask, why = series.str.contains(_NUL_IN_JSON), _NUL
+    elif t.is_string(type_) or t.is_large_string(type_):
+        mask, why = series.str.contains("\0", literal=True), _NUL
+    else:
+        return None
+    return (mask.fill_null(value=False), why) if mask.any() else None
+
+
+def _key_bytes(target: Target, rows: Any) -> pl.Series:
+    """How many bytes the row of a key has in its index, at most."""
+    frame = comparable(rows, pa.schema([target.schema.field(name) for name in target.key]), target.name)
+    sizes = [pl.lit(16)]
+    for name, kind in frame.schema.items():
+        if kind == pl.String:
+            sizes.append(
+                7 + pl.col(name).str.len_bytes() * (_JSONB if t.is_nested(target.schema.field(name).type) else 1)
+            )
+        else:
+            sizes.append(7 + pl.col(name).bin.size() if kind == pl.Binary else pl.lit(32))
+    return frame.select(pl.sum_horizontal(sizes)).to_series()
+
+
+def _nul_inside(column: Any) -> bool:
+    """Whether any text within a nested column has a NUL, or may have."""
+    return any(pc.any(pc.match_substring(texts, "\0")).as_py() for chunk in column.chunks for texts in _texts(chunk))
+
+
+def _texts(array: Any) -> Iterator[Any]:
+    """The arrays of text within an array."""
+    if t.is_string(array.type) or t.is_large_string(array.type):
+        yield array
+    elif t.is_map(array.type):
+        yield from (*_texts(array.keys), *_texts(array.items))
+    elif t.is_struct(array.type):
+        yield from (texts for i in range(array.type.num_fields) for texts in _texts(array.field(i)))
+    elif t.is_nested(array.type):
+        yield from _texts(array.values)
 
 
 def _times(micros: pl.Series) -> pl.Series:

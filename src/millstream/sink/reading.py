@@ -91,4 +91,4 @@ def _info(db: Db, kept: tables.Kept) -> ViewInfo:
     target = kept.target
     rows = db.execute(f"SELECT {'count(*)' if target.identity else f'total({COUNT})'} FROM {kept.sql_name}").get
     last = next(iter(ledger.entries(db, kept.pipeline, 1)), None)
-    return info_of(target, kept.pipeline, int(rows), last)
+    return info_of(target, kept.pipeline, int(rows), last, ledger.refused(db, kept.pipeline, target.name))

@@ -25,7 +25,7 @@ from millstream.plan.nodes import source_of
 from millstream.runtime.checkpoint import open_checkpoint
 from millstream.runtime.delivery import Delivery, Position
 from millstream.runtime.heartbeat import Heartbeats
-from millstream.sink import Target, open_sink
+from millstream.sink import open_sink
 from millstream.testing.local import Local
 
 if TYPE_CHECKING:
@@ -61,15 +61,6 @@ class Engine:
         self.local = Local(
             pipeline.name, self.chain, {feed.source.topic: partitions for feed in self.chain.feeds}, spark
         )
-        schemas = self.local.schemas
-        self.targets = {
-            each.to: [
-                Target(one.name, schemas[one.name], one.key, append=one.append)
-                for one in self.chain.outputs
-                if one.to == each.to
-            ]
-            for each in self.chain.outputs
-        }
         self.log = SqliteLog(folder / "log.db", clock=clock)
         for relation in (*pipeline.streams.values(), *pipeline.tables.values()):
             self.log.create_topic(source_of(relation.node).topic, partitions)
@@ -79,10 +70,11 @@ class Engine:
         """Take up what is stored; a batch that was begun and is not stored is run again."""
         self._stack = ExitStack()
         sinks = {}
-        for address, targets in self.targets.items():
+        for address in dict.fromkeys(each.to for each in self.chain.outputs):
             sink = self._stack.enter_context(open_sink(address))
             sinks[address] = sink, sink.claim(self.pipeline.name, takeover=True)
-            sink.prepare(self.pipeline.name, self.pipeline.fingerprint(), targets)
+            wanted = [self.local.targets[each.name] for each in self.chain.outputs if each.to == address]
+            sink.prepare(self.pipeline.name, self.pipeline.fingerprint(), wanted)
         partitions = self.local.host.partitions
         starts = {feed.source.topic: dict.fromkeys(range(partitions[feed.number]), 0) for feed in self.chain.feeds}
         last = next(iter(sinks.values()))[0].last(self.pipeline.name)
@@ -90,8 +82,7 @@ class Engine:
         self.position = Position(checkpoint.start, {topic: dict(found) for topic, found in checkpoint.start.items()})
         if last is not None:
             self.position = Position.restore(checkpoint.start, last.offsets, last.state)
-        schemas = {target.name: target.schema for targets in self.targets.values() for target in targets}
-        self.delivery = Delivery(self.chain, schemas, checkpoint.id, sinks, self.position, self.spark)
+        self.delivery = Delivery(self.chain, self.local.targets, checkpoint.id, sinks, self.position, self.spark)
         self.heartbeats = Heartbeats(self.log, self.chain, self.position, self.pipeline.name)
         self.done = _read(self._path("state"), Stored) or Stored(ends=starts)
         self.stores: defaultdict[tuple[int, int, int], Memory] = defaultdict(Memory)
@@ -141,7 +132,10 @@ def _chain(pipeline: Pipeline, folder: Path) -> Chain:
     places: dict[str, str] = {}
     for address in (pipeline.to, *(view.to for view in pipeline.views.values())):
         places.setdefault(address, f"sqlite:{folder / f'views-{len(places)}.db'}")
-    views = [ViewPlan(view.name, view.node, places[view.to], view.emit, view.key) for view in pipeline.views.values()]
+    views = [
+        ViewPlan(view.name, view.node, places[view.to], view.emit, view.key, view.refused)
+        for view in pipeline.views.values()
+    ]
     return build_chain(views, buckets=1, to=places[pipeline.to])
 
 

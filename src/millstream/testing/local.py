@@ -20,7 +20,7 @@ from millstream.kernel.state import Memory
 from millstream.kernel.unpack import raw_schemas
 from millstream.log import Log
 from millstream.plan.chain import Chain
-from millstream.runtime.delivery import finished_schema
+from millstream.runtime.delivery import target_of
 from millstream.testing.leftover import judge, to_records
 
 if TYPE_CHECKING:
@@ -41,9 +41,7 @@ class Local:
         self.decoder = Decoder(self.host, utc=spark is None or spark.conf.get("spark.sql.session.timeZone") == "UTC")
         self.host.types = self._types()
         raw = raw_schemas(chain, self.host.types)
-        self.schemas: dict[str, pa.Schema] = {
-            each.name: finished_schema(spark, each, raw[each.name]) for each in chain.outputs
-        }
+        self.targets = {each.name: target_of(spark, each, raw[each.name]) for each in chain.outputs}
 
     def run(self, log: Log, starts: Offsets, ends: Offsets, stores: Stores) -> list[Chunk]:
         """Compute a batch of the log; what reaches the sink. ``stores`` hold the state, and then the state after it."""
