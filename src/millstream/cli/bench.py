@@ -154,11 +154,11 @@ def nexmark(
 
     names = chosen(queries)
     systems = tuple(compare.split(",")) if compare else ()
-    console = stderr()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="millstream-bench-")))
-        status = stack.enter_context(console.status(""))
         stack.enter_context(quiet_fd(folder / "spark.log"))
+        console = stderr()
+        status = stack.enter_context(console.status(""))
         if delay:
             some = names if queries else delays.QUERIES
             _print(list(delays.measure(some, seconds, seed, folder, status.update)), as_json)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
@@ -18,34 +19,40 @@ from millstream.pipeline import Pipeline
 QUERIES = tuple(f"q{number}" for number in range(23))
 SIDE = "side_input"
 """The topic of the table that q13 joins with."""
-SIDE_ROWS = 10_000
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def script_of(query: str, folder: Path, topic: str = TOPIC) -> str:
-    """The statements of a query, without those of its pipeline."""
+def script_of(queries: Sequence[str], folder: Path, topic: str = TOPIC) -> str:
+    """The statements of some queries over one stream, without those of their pipeline; q12 has a stream of its own."""
     place = files("millstream.bench.nexmark") / "queries"
-    own = (place / f"{query}.sql").read_text()
-    shared = "" if "CREATE STREAM" in own else (place / "prelude.sql").read_text() + "\n"
-    return Template(shared + own).substitute(folder=folder, topic=topic)
+    own = [(place / f"{query}.sql").read_text() for query in queries]
+    shared = [] if "CREATE STREAM" in own[0] else [(place / "prelude.sql").read_text()]
+    return Template("\n".join(shared + own)).substitute(folder=folder, topic=topic)
 
 
-def pipeline_of(query: str, log: str, folder: Path, *, name: str = "", topic: str = TOPIC) -> Pipeline:
-    """The pipeline of a query over a log; its script, checkpoint and views lie in a folder."""
+def pipeline_of(
+    queries: str | Sequence[str], log: str, folder: Path, *, name: str = "nexmark", topic: str = TOPIC
+) -> Pipeline:
+    """The pipeline of a query, or of some, over a log; its script, checkpoint and views lie in a folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{query}.sql"
+    path = folder / f"{name}.sql"
     options = f"log = '{log}', to = 'sqlite:{folder / 'views.db'}', checkpoint = '{folder / 'checkpoint'}'"
-    path.write_text(f"CREATE PIPELINE {name or query} WITH ({options});\n\n{script_of(query, folder, topic)}")
+    script = script_of([queries] if isinstance(queries, str) else queries, folder, topic)
+    path.write_text(f"CREATE PIPELINE {name} WITH ({options});\n\n{script}")
     return load_pipeline(path)
 
 
+def side_rows() -> list[Event]:
+    """The table that q13 joins with; its rows are older than any event."""
+    return [Event(b'{"key":%d,"value":"%d"}' % (key, key), b"%d" % key, _EPOCH) for key in range(10_000)]
+
+
 def fill_side(log: str) -> None:
-    """Make the table that q13 joins with; its rows are older than any event."""
-    events = [Event(b'{"key":%d,"value":"%d"}' % (key, key), b"%d" % key, _EPOCH) for key in range(SIDE_ROWS)]
+    """Make that table's topic."""
     with open_log(log, create=log.startswith("sqlite:")) as opened:
         opened.create_topic(SIDE, 1)
-        opened.append(SIDE, events)
+        opened.append(SIDE, side_rows())
 
 
 def chosen(text: str | None) -> tuple[str, ...]:
