@@ -18,7 +18,7 @@ from millstream.plan.chain import ViewPlan, build_chain
 from millstream.plan.fingerprint import fingerprint
 from millstream.plan.growth import refuse_endless
 from millstream.plan.nodes import Column, Emit, EventTime, Late, Source, source_of, sources_of
-from millstream.plan.outgoing import Mode, Outgoing, Policy, scheme_of
+from millstream.plan.outgoing import Mode, Outgoing, Policy, folder_of, scheme_of
 from millstream.plan.relation import Relation, has_aggregate, has_window, here, natural_key, placed
 from millstream.plan.schema import parse_columns, parse_duration
 from millstream.plan.source import (
@@ -266,7 +266,8 @@ class Pipeline:
         """Send the changes of a view somewhere, besides keeping it: to a topic, to Redis, to files, to a function.
 
         ``to`` is ``topic:NAME`` (of the pipeline's log, or ``topic:NAME@LOG``), ``redis://HOST:PORT/DB``, ``files:FOLDER``
-        (Parquet, or ``files:FOLDER?format=json``) or a function of changes. ``mode`` is exactly once where that can be, which a
+        (Parquet, or ``files:FOLDER?format=json``; ``partition=day,minute`` in folders by these columns) or a function of
+        changes. ``mode`` is exactly once where that can be, which a
         function cannot: at least once then, each change with an id that stays the same. ``refused`` says what happens to a row
         that is not taken.
         """
@@ -293,10 +294,25 @@ class Pipeline:
                     scheme = scheme_of(to)
                 except PlanError as error:
                     raise PlanError(f"{what}: {error.message}", hint=error.hint) from error
+                if scheme == "files":
+                    self._check_partition(what, view, to)
                 if scheme.startswith("redis") and not view.key:
                     raise PlanError(f"{what}: view {view.name} has no key, so it cannot be a hash in Redis")
             self.sinks[name] = Outgoing(name, view.name, to, mode, refused, place)
         return self.sinks[name]
+
+    def _check_partition(self, what: str, view: View, to: str) -> None:
+        """Refuse folders by columns that are not there, or that are not known of a row that goes."""
+        for name in folder_of(to).partition:
+            if name not in view.columns:
+                raise PlanError(f"{what}: partition={name}: view {view.name} has the columns {', '.join(view.columns)}")
+            if view.key and name not in view.key:
+                raise PlanError(
+                    f"{what}: partition={name}: of a row that goes only its key is told, {', '.join(view.key)}",
+                    hint=f"make {name} part of it: view(…, key=[…]), or group by it",
+                )
+        if set(folder_of(to).partition) >= set(view.columns):
+            raise PlanError(f"{what}: partition= names every column; expected one at least that is left for the files")
 
     def validate(self) -> None:
         """Refuse a pipeline that would do nothing."""

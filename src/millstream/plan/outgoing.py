@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
+from urllib.parse import parse_qs
 
 from millstream.errors import PlanError
 from millstream.plan.nodes import Place
@@ -32,6 +33,24 @@ class Outgoing:
     def where(self) -> str:
         """The address, or the name of the function."""
         return self.to if isinstance(self.to, str) else f"{getattr(self.to, '__name__', repr(self.to))}()"
+
+
+class Folder(NamedTuple):
+    """Where and how a sink of files writes: ``files:FOLDER?format=json&partition=day,minute``."""
+
+    path: str
+    format: str
+    partition: tuple[str, ...]
+
+
+def folder_of(address: str) -> Folder:
+    """Read the address of a sink of files; PlanError if it has options that there are not."""
+    path, _, text = address.partition(":")[2].partition("?")
+    options = parse_qs(text, keep_blank_values=True)
+    if unknown := sorted(options.keys() - {"format", "partition"}):
+        raise PlanError(f"files: found {unknown[0]}=, expected format= or partition=")
+    names = [name.strip() for text in options.get("partition", []) for name in text.split(",")]
+    return Folder(path, options.get("format", ["parquet"])[-1], tuple(names))
 
 
 def scheme_of(address: str) -> str:
