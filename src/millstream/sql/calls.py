@@ -12,7 +12,7 @@ from millstream.sql.interval import duration
 from millstream.sql.words import Piece, Word, depths, edit, part, split, words
 
 _FRAMES = ("ROWS", "RANGE", "GROUPS")
-_STARTS = ("BETWEEN", "UNBOUNDED", "CURRENT", "INTERVAL", "")
+_STARTS = ("BETWEEN", "UNBOUNDED", "CURRENT", "INTERVAL")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ def spec(sql: str) -> Spec:
         follows = found[index + 1].text if index + 1 < len(found) else ""
         if not depth and (word.text in ("PARTITION", "ORDER") and follows == "BY"):
             cuts[word.text] = index
-        elif not depth and word.text in _FRAMES and index + 1 < len(found) and follows in _STARTS:
+        elif not depth and word.text in _FRAMES and (follows.isdigit() or follows in _STARTS):
             cuts["FRAME"] = index
     order = sorted(cuts, key=lambda name: cuts[name])
     parts = {

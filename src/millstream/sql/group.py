@@ -9,8 +9,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from millstream.plan import expression
+from millstream.plan.facts import visible
 from millstream.plan.nodes import WINDOW_COLUMNS, Window
-from millstream.plan.place import said_at
+from millstream.plan.place import placed, said_at
 from millstream.plan.relation import Relation
 from millstream.sql.calls import aggregates, closing
 from millstream.sql.items import Above
@@ -37,12 +38,15 @@ class Groups:
     keys: tuple[Key, ...]
     window: Window | None
     found: dict[tuple[str, ...], tuple[str, str]] = field(default_factory=dict)
+    places: dict[str, int] = field(default_factory=dict)
+    """Where each aggregate, by its name, was first written."""
 
-    def name(self, sql: str, name: str) -> None:
+    def name(self, sql: str, name: str, at: int) -> None:
         """Let an aggregate go by the name that its column has, if the expression is nothing else and the name is free."""
         calls = aggregates(sql)
         if len(calls) == 1 and calls[0].head == sql and free(name, self._taken()) == name:
-            self.found.setdefault(canonical(sql), (name, sql))
+            known, _ = self.found.setdefault(canonical(sql), (name, sql))
+            self.places.setdefault(known, at)
 
     def rewrite(self, sql: str, at: int) -> str:
         """An expression over the groups for one over the rows below; what has no value in a group is refused."""
@@ -52,6 +56,7 @@ class Groups:
             if known is None:
                 known = self._number(), call.head
                 self.found[canonical(call.head)] = known
+                self.places[known[0]] = at
             edits.append((call.start, call.end, expression.quote(known[0])))
         names = {canonical(key.sql): key.name for key in self.keys}
         if self.window is not None:
@@ -72,10 +77,21 @@ class Groups:
 
     def relation(self, below: Relation, at: int) -> Relation:
         """The groups, with all aggregates that were found."""
+        for name, sql in self.found.values():
+            self._check(name, sql, below)
         with said_at(self.text.place(at)):
             keys = [f"{key.sql} AS {expression.quote(key.name)}" for key in self.keys]
             grouped = below.group_by(*keys, *([self.window] if self.window else []))
             return grouped.agg(**dict(self.found.values())) if self.found else grouped.distinct()
+
+    def _check(self, name: str, sql: str, below: Relation) -> None:
+        """Refuse an aggregate that is none, at its own place."""
+        at = self.places[name]
+        if inner := aggregates(sql[sql.index("(") + 1 :]):
+            hint = "aggregate in a query in brackets, then again around it"
+            raise self.text.error(at, f"an aggregate inside an aggregate: {inner[0].head} in {sql}", hint)
+        with placed(self.text.place(at)):
+            expression.parse_aggregate(name, sql, visible(below.node))
 
     def _taken(self) -> list[str]:
         return [*(key.name for key in self.keys), *(name for name, _ in self.found.values()), *WINDOW_COLUMNS]
@@ -97,7 +113,7 @@ def grouped(
     keys, said = _keys(scope, window, select, above)
     groups = Groups(scope.text, keys, said)
     for each in above.items:
-        groups.name(each.sql, each.name)
+        groups.name(each.sql, each.name, each.at)
     above = above.map(groups.rewrite)
     at = select.group[0].at if select.group else select.at
     made = groups.relation(relation, at)

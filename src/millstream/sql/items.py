@@ -85,7 +85,9 @@ def read_above(
         raise scope.text.error(nameless.at, f"`{nameless.sql}` has no name", f"write {nameless.sql} AS name")
     aliases = {each.name.lower(): each.sql for each in reversed(items)}
     having = tuple(reader.expr(each, aliases) for each in (conditions(select.having) if select.having else ()))
-    qualify = tuple(reader.expr(each, aliases) for each in (conditions(select.qualify) if select.qualify else ()))
+    of_groups = select.group is not None or any(aggregates(each.sql) for each in items)
+    chosen = conditions(select.qualify) if select.qualify else ()
+    qualify = tuple(reader.expr(each, aliases, columns_first=not of_groups) for each in chosen)
     sorts = tuple(reader.order(each, aliases, items) for each in order)
     return reader.relation, Above(tuple(items), having, qualify, sorts)
 
@@ -136,14 +138,16 @@ class _Reader:
             self.relation = self.relation.explode(self.scope.resolve(array), expression.quote(name))
         self.items.append(Expr(expression.quote(name), at, item.name))
 
-    def expr(self, piece: Piece, aliases: dict[str, str]) -> Expr:
-        """An expression that may use the names of SELECT, except inside of aggregates."""
+    def expr(self, piece: Piece, aliases: dict[str, str], columns_first: bool = False) -> Expr:
+        """An expression that may use the names of SELECT, except inside of aggregates; before columns of one name, or after."""
         named = Piece(name_windows(piece.sql, self.windows), piece.at)
         inside = aggregates(named.sql)
 
         def alias(name: str, start: int) -> str | None:
             return None if any(call.start <= start < call.end for call in inside) else aliases.get(name.lower())
 
+        if columns_first:
+            return Expr(self.scope.resolve(named, fallback=alias), piece.at)
         return Expr(self.scope.resolve(named, prefer=alias), piece.at)
 
     def order(self, piece: Piece, aliases: dict[str, str], items: list[Expr]) -> Expr:

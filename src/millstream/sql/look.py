@@ -16,6 +16,7 @@ from millstream.sql.scope import names_in
 from millstream.sql.words import Piece, Text, canonical, depths, edit, split, unwrap, words
 
 _RANKINGS = ("row_number", "rank", "dense_rank")
+_SEEN = ("lag", "lead")
 _TIES: dict[str, Literal["rank", "dense_rank"] | None] = {
     "row_number": None,
     "rank": "rank",
@@ -60,7 +61,10 @@ class Looks:
         return {canonical(call.over or "") for call in looks(sql)}
 
     def _add(self, head: str, over: str, at: int, name: str = "") -> str:
-        key = canonical(over)
+        key, function = canonical(over), words(head)[0].value.lower()
+        if function not in (*_SEEN, *_RANKINGS) and function not in expression.AGGREGATES:
+            hint = f"there are {', '.join((*_RANKINGS, *_SEEN))}, and aggregates"
+            raise self.text.error(at, f"{function}(…) OVER is not taken", hint)
         if key not in self.specs:
             try:
                 self.specs[key] = spec(over), at

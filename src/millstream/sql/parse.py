@@ -182,7 +182,7 @@ class QueryReader(TableReader):
         on: Piece | None = None
         using: tuple[str, ...] = ()
         if self.skip("ON"):
-            on = self.piece(self._ends)
+            on = self.piece(lambda: self._ends() or self.word() == ",")
         elif self.skip("USING"):
             using = self.names()
         elif not natural and not cross and how != "inner":
@@ -239,6 +239,8 @@ class QueryReader(TableReader):
 
     def _refuse_word(self) -> PlanError:
         name, hint = _REFUSED[self.word()]
+        if self.index and self.words[self.index - 1].text == "*":
+            name, hint = f"* {name}", "name the columns"
         return self.text.error(self.at, f"{name} is not taken", hint)
 
     def piece(self, ends: Callable[[], bool]) -> Piece:

@@ -12,15 +12,16 @@ from dataclasses import dataclass, field, replace
 
 from millstream.plan import expression
 from millstream.plan.facts import visible
-from millstream.plan.place import said_at
+from millstream.plan.place import placed, said_at
 from millstream.plan.relation import Relation
 from millstream.sql import joins
+from millstream.sql.calls import aggregates, looks
 from millstream.sql.group import grouped
 from millstream.sql.items import Above, cut_order, read_above
 from millstream.sql.joins import From
 from millstream.sql.look import bounded, looked
 from millstream.sql.parse import parse_query
-from millstream.sql.scope import Entry, Scope
+from millstream.sql.scope import Entry, Scope, query_inside
 from millstream.sql.subquery import split_subqueries, subquery_join
 from millstream.sql.syntax import Exploded, Query, Select, Table, Windowed
 from millstream.sql.windows import FIELDS, InFrom, is_window_call, with_windows
@@ -89,6 +90,9 @@ class Compiler:
                 raise self.text.error(order[0].at, "ORDER BY: after DISTINCT there are only the columns of SELECT")
             with said_at(self.text.place(order[0].at)):
                 relation = relation.top(limit, above.sorted())
+        for each in above.items:
+            with placed(self.text.place(each.at)):
+                expression.check(each.sql, visible(relation.node), "select")
         with said_at(self.text.place(select.at)):
             relation = _given(relation, above)
             relation = relation.distinct() if select.distinct else relation
@@ -108,8 +112,10 @@ class Compiler:
         plain, subqueries = split_subqueries(pieces, self.text)
         rest = []
         for piece in plain:
+            self._refuse_calls(piece)
             condition = scope.resolve(piece)
-            found = bounded(relation, condition, _used_in(*around, piece)) if around else None
+            with said_at(self.text.place(piece.at)):
+                found = bounded(relation, condition, _used_in(*around, piece)) if around else None
             if found is not None:
                 relation, again = found
             if found is None or again:
@@ -124,6 +130,15 @@ class Compiler:
         for each in subqueries:
             relation = subquery_join(self, relation, scope, each)
         return relation
+
+    def _refuse_calls(self, piece: Piece) -> None:
+        """A condition on rows knows no group and no neighbour of a row."""
+        for call in looks(piece.sql):
+            raise self.text.error(
+                piece.at + call.start, f"WHERE with a window function: {call.head}", "QUALIFY takes it"
+            )
+        for call in aggregates(piece.sql) if query_inside(piece) is None else ():
+            raise self.text.error(piece.at + call.start, f"WHERE with an aggregate: {call.head}", "HAVING takes it")
 
     def source(self, select: Select) -> tuple[From, InFrom | None]:
         """What FROM gives, and its windows."""
