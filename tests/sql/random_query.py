@@ -18,6 +18,8 @@ class Origin:
     text: str
     columns: tuple[str, ...]
     unique: str = ""
+    needs: tuple[str, ...] = ()
+    """What WHERE must say for it."""
 
 
 class Author:
@@ -83,14 +85,15 @@ class Author:
                     ("c", "s", "g.k", "a"),
                     "id",
                 ),
-                Origin("e x, e y", ("x.n", "y.n", "x.v", "y.v")),
+                Origin("e x, e y", ("x.n", "y.n", "x.v", "y.v"), needs=("x.k = y.k",)),
+                Origin("t x, t z, e y", ("x.a", "z.a", "y.v", "n"), needs=("x.a = y.k", "z.id = y.v")),
             ]
         )
 
     def where(self, origin: Origin) -> str:
         """WHERE, or nothing; a comma needs its equality there."""
         column = self._one(*origin.columns)
-        some = ["x.k = y.k"] if origin.text == "e x, e y" else []
+        some = list(origin.needs)
         if self._random.random() < 0.5:
             some.append(self.condition(origin.columns))
         if self._random.random() < 0.3:

@@ -61,8 +61,8 @@ def theirs(sql: str, e: Rows, t: Rows) -> Counter[tuple[Any, ...]]:
 def test_a_random_query_answers_what_duckdb_answers(seed: int) -> None:
     random = Random(seed)
     small = [None, 0, 1, 1, 2, 3]
-    e = [(n, random.choice(small), random.choice(small)) for n in range(random.randint(2, 11))]
-    t = [(key, random.choice(small)) for key in random.sample(range(5), random.randint(1, 5))]
+    e = [(n, random.choice(small), random.choice(small)) for n in range(random.randint(4, 14))]
+    t = [(key, random.choice(small)) for key in random.sample(range(5), random.randint(3, 5))]
     sql = Author(seed).query()
     expected = theirs(sql, e, t)
     event("some rows" if expected else "no rows")

@@ -32,6 +32,7 @@ SAME: dict[str, Relation] = {
     "SELECT struct(b.price) AS s, transform(array(b.price), x -> x + b.bidder) AS t FROM bid b": BID.select(
         "struct(price) AS s", "transform(array(price), x -> x + bidder) AS t"
     ),
+    "SELECT COUNT(*), max(price) FROM bid": BID.group_by().agg(count="COUNT(*)", max="max(price)"),
     "SELECT DISTINCT auction FROM bid": BID.select("auction").distinct(),
     "SELECT _key AS k FROM bid": BID.select("_key AS k"),
     "SELECT price + 1 AS x, x * 2 AS y FROM bid": BID.select("price + 1 AS x", "(price + 1) * 2 AS y"),
@@ -88,15 +89,13 @@ SAME: dict[str, Relation] = {
         "auction"
     )
     .agg(s="SUM( price )")
-    .where("s > 10")
-    .where("s < 99")
+    .where("s > 10 AND s < 99")
     .select("auction", "s", "s AS t"),
     "SELECT auction, sum(price) AS price FROM bid GROUP BY auction HAVING price > 10 AND max(price) > 3": BID.group_by(
         "auction"
     )
     .agg(price="sum(price)", agg_1="max(price)")
-    .where("price > 10")
-    .where("agg_1 > 3")
+    .where("price > 10 AND agg_1 > 3")
     .select("auction", "price"),
     "SELECT count(1) AS a, count('1') AS b, sum(price * 2) AS c, sum(price * 2L) AS d FROM bid": BID.group_by().agg(
         a="count(1)", b="count('1')", c="sum(price * 2)", d="sum(price * 2L)"
@@ -203,6 +202,11 @@ SAME: dict[str, Relation] = {
     )
     .join(USERS.select("id", "name AS c_name", "city AS c_city"), on="id")
     .select("name", "c_city AS city"),
+    "SELECT a.name FROM users a, users b, others c WHERE c.rank = a.id AND b.id = c.id": USERS.join(
+        OTHERS.select("id AS c_id", "name AS c_name", "rank"), on="id = rank"
+    )
+    .join(USERS.select("id AS b_id", "name AS b_name", "city AS b_city"), on="c_id = b_id")
+    .select("name"),
     "SELECT * FROM users u, others o WHERE u.id + 1 = o.id + 2": USERS.alias("l").join(
         OTHERS.select("id AS o_id", "name AS o_name", "rank"), on="id + 1 = o_id + 2"
     ),
@@ -274,6 +278,9 @@ SAME: dict[str, Relation] = {
     .over("auction")
     .add(n="count(*)")
     .select("at", "a", "m", "n"),
+    "SELECT price, rank() OVER (ORDER BY price DESC NULLS LAST, at ASC) AS r FROM bid": BID.over(order="price DESC, at")
+    .add(r="rank()")
+    .select("price", "r"),
     "SELECT sum(price) OVER (ORDER BY at ROWS UNBOUNDED PRECEDING) AS s FROM bid": BID.over(order="at", frame=rows())
     .add(s="sum(price)")
     .select("s"),
@@ -353,6 +360,17 @@ SAME: dict[str, Relation] = {
 def test_a_query_is_the_plan_that_python_makes(sql: str) -> None:
     assert str(query(sql)) == str(SAME[sql])  # for the eye
     assert query(sql).node == SAME[sql].node
+
+
+def test_words_of_the_language_may_be_names() -> None:
+    named = BID.select("price AS offset", "auction AS emit", "at", "bidder AS `select`")
+    made = compile_query("SELECT emit, offset FROM n WHERE offset > 1 AND emit = 2 AND `select` = 3", {"n": named})
+    assert made.node == named.where("offset > 1 AND emit = 2 AND `select` = 3").select("emit", "offset").node
+    ended = query(
+        "SELECT window.start AS start, window.end AS end, CASE WHEN count(*) > 1 THEN 1 END AS n FROM bid"
+        " GROUP BY window(at, '1 minute')"
+    )
+    assert ended.columns == ("start", "end", "n")
 
 
 def test_names_of_relations_have_no_case() -> None:

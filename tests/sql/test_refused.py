@@ -118,9 +118,24 @@ REFUSED = [
         "expected SYSTEM_TIME",
         "s.at",
     ),
+    (
+        "SELECT name FROM users FOR SYSTEM_TIME AS OF at",
+        46,
+        "without a stream to join with",
+        "JOIN table FOR SYSTEM_TIME",
+    ),
+    (
+        "SELECT 1 AS x FROM bid b JOIN sale s ON auction = id AND at BETWEEN s.at AND s.at",
+        58,
+        "both sides of the join",
+        "s.at",
+    ),
     # groups
     ("SELECT auction, price FROM bid GROUP BY auction", 17, "price is neither in GROUP BY", "max(price)"),
     ("SELECT auction % 2 + price AS x FROM bid GROUP BY auction % 2", 8, "auction is neither in GROUP BY", ""),
+    # what begins like a key is not always a part of its own
+    ("SELECT NOT (url = 'a') = true AS x FROM bid GROUP BY NOT (url = 'a')", 8, "url is neither in GROUP BY", ""),
+    ("SELECT 1 -(price) AS x FROM bid GROUP BY -(price)", 8, "price is neither in GROUP BY", ""),
     ("SELECT price, count(*) AS n FROM bid", 8, "price is neither in GROUP BY", "max(price)"),
     ("SELECT auction FROM bid GROUP BY ROLLUP (auction)", 34, "ROLLUP is not taken", "UNION ALL"),
     ("SELECT auction FROM bid GROUP BY auction, CUBE (price)", 43, "CUBE are not taken", "UNION ALL"),
@@ -195,6 +210,13 @@ REFUSED = [
     ("SELECT ntile(3) OVER (ORDER BY at) AS s FROM bid", 8, "ntile(…) OVER is not taken", "row_number, rank"),
     ("SELECT lag(price, 1, 0) OVER (ORDER BY at) AS s FROM bid", 8, "expected lag(expression)", "coalesce"),
     ("SELECT price FROM bid WHERE row_number() OVER (ORDER BY at) = 1", 29, "WHERE with a window function", "QUALIFY"),
+    ("SELECT rank() OVER (ORDER BY at NULLS LAST) AS r FROM bid", 8, "NULLS LAST is not taken", ""),
+    (
+        "SELECT sum(rank() OVER (ORDER BY at)) OVER (ORDER BY at) AS s FROM bid",
+        8,
+        "a window function inside another",
+        "brackets",
+    ),
     # what makes or drops rows otherwise
     ("SELECT * FROM bid MATCH_RECOGNIZE (PARTITION BY x)", 19, "MATCH_RECOGNIZE is not taken", "patterns come later"),
     ("SELECT * FROM bid PIVOT (sum(price) FOR x IN (1))", 19, "PIVOT is not taken", "FILTER"),

@@ -19,7 +19,7 @@ from millstream.sql.joins import free
 from millstream.sql.scope import Scope, names_in, path
 from millstream.sql.syntax import Select
 from millstream.sql.windows import InFrom, is_window_call, is_window_column, window_call
-from millstream.sql.words import Piece, Text, Word, canonical, edit, words
+from millstream.sql.words import Piece, Text, Word, all_of, canonical, edit, words
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +117,9 @@ def grouped(
     above = above.map(groups.rewrite)
     at = select.group[0].at if select.group else select.at
     made = groups.relation(relation, at)
-    for each in above.having:
-        with said_at(scope.text.place(each.at)):
-            made = made.where(each.sql)
+    if above.having:
+        with said_at(scope.text.place(above.having[0].at)):
+            made = made.where(all_of([each.sql for each in above.having]))
     return made, above
 
 
@@ -167,8 +167,9 @@ def _places(found: list[Word], key: tuple[str, ...]) -> Iterable[tuple[int, int]
         if tuple(said[start:end]) != key:
             continue
         before, after = said[start - 1] if start else "", said[end] if end < len(said) else ""
-        dotted = all(word.is_name or word.text == "." for word in found[start:end])
-        called = closing(found, start + 1) == end - 1 or closing(found, start) == end - 1
+        dotted = all(each.is_name if at % 2 == 0 else each.text == "." for at, each in enumerate(found[start:end]))
+        is_call = found[start].is_name and found[start].text != "NOT" and closing(found, start + 1) == end - 1
+        called = is_call or closing(found, start) == end - 1
         apart = before in ("", "(", ",") and after in ("", ")", ",")
         if before != "." and (apart or called or (dotted and after != "(")):
             yield found[start].start, found[end - 1].end

@@ -42,6 +42,12 @@ def join(at: From, right: Relation, entry: Entry, how: Joined, offered: Sequence
     return _Join(at, right, entry, how, offered).made()
 
 
+def connects(at: From, right: Relation, entry: Entry, how: Joined) -> bool:
+    """Whether WHERE has an equality between what is there and a table behind a comma."""
+    made = _Join(at, right, entry, how, at.where)
+    return any(made.equality(each) for each in made.offered)
+
+
 def explode(at: From, each: Exploded) -> From:
     """One more LATERAL VIEW explode."""
     scope, relation = at.scope, at.relation
@@ -83,10 +89,12 @@ class _Join:
     def made(self) -> From:
         """The join, and what is left of the conditions."""
         said, how = self.said, self.said.how
+        for each in self.conditions:
+            self._sides(each)  # refuses what is not clear
         within, timed = self._within()
         rest = [each for each in self.conditions if each not in timed]
         loose = [each for each in self.offered if each not in timed] if said.loose else []
-        pairs = {each: pair for each in (*rest, *loose) if (pair := self._equality(each)) is not None}
+        pairs = {each: pair for each in (*rest, *loose) if (pair := self.equality(each)) is not None}
         if not pairs and not self.using:
             name = self.entry.alias or "a query"
             raise self.text.error(said.at, f"a join with {name} without an equality", _EQUAL_HINT)
@@ -148,7 +156,7 @@ class _Join:
             return None, []
         return (total[0], total[1]), list(found)
 
-    def _equality(self, condition: Piece) -> tuple[Piece, Piece] | None:
+    def equality(self, condition: Piece) -> tuple[Piece, Piece] | None:
         """The two sides of an equality of an expression over the left with one over the right."""
         sides = equation(condition)
         if sides is None:

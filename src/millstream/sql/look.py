@@ -10,7 +10,7 @@ from millstream.plan import expression
 from millstream.plan.nodes import Look, Node, Over, Select
 from millstream.plan.place import said_at
 from millstream.plan.relation import Relation
-from millstream.sql.calls import BadFrame, Spec, looks, spec
+from millstream.sql.calls import Spec, Untaken, looks, spec
 from millstream.sql.items import Above
 from millstream.sql.scope import names_in
 from millstream.sql.words import Piece, Text, canonical, depths, edit, split, unwrap, words
@@ -42,9 +42,12 @@ class Looks:
 
     def rewrite(self, sql: str, at: int) -> str:
         """An expression over what ``over`` adds."""
-        edits = [
-            (call.start, call.end, expression.quote(self._add(call.head, call.over or "", at))) for call in looks(sql)
-        ]
+        edits: list[tuple[int, int, str]] = []
+        for call in looks(sql):
+            if edits and call.start < edits[-1][1]:
+                hint = "compute the inner one in a query in brackets"
+                raise self.text.error(at, f"a window function inside another: {call.head}", hint)
+            edits.append((call.start, call.end, expression.quote(self._add(call.head, call.over or "", at))))
         return edit(sql, edits)
 
     def relation(self, below: Relation, last: set[tuple[str, ...]]) -> Relation:
@@ -68,7 +71,7 @@ class Looks:
         if key not in self.specs:
             try:
                 self.specs[key] = spec(over), at
-            except BadFrame as error:
+            except Untaken as error:
                 raise self.text.error(at, f"OVER ({over}): {error}") from error
         known = self.found.setdefault(key, {})
         if canonical(head) not in known:
