@@ -1,7 +1,8 @@
 """Flink in a process of its own: run by the Python that has PyFlink, which has nothing of ours, so this file stands alone.
 
 One small cluster stays up, and jobs go to it one after the other, so that a job finds it warm. A request is a line of JSON on the
-standard input: ``settings`` and ``statements``, the last of which is waited for. So is an answer: ``seconds``, or ``error``.
+standard input: ``settings`` and ``statements``, the last of which is waited for. So is an answer: ``seconds``, or ``error`` and
+whether the job had begun.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from typing import Any
 
 from pyflink.java_gateway import get_gateway
 from pyflink.table import EnvironmentSettings, TableEnvironment
-from pyflink.util.java_utils import create_url_class_loader  # noqa: F401  (fails early where PyFlink is not whole)
 
 
 def cluster(settings: dict[str, str], slots: int) -> dict[str, str]:
@@ -36,16 +36,21 @@ def cluster(settings: dict[str, str], slots: int) -> dict[str, str]:
     }
 
 
-def run(settings: dict[str, str], statements: list[str]) -> float:
+def run(settings: dict[str, str], statements: list[str]) -> dict[str, Any]:
     """Run statements in a new session, and give the seconds of the last one, from its start to the end of its job."""
     session: Any = TableEnvironment.create(EnvironmentSettings.in_streaming_mode())
     for name, value in settings.items():
         session.get_config().set(name, value)
-    for statement in statements[:-1]:
-        session.execute_sql(statement)
-    began = time.perf_counter()
-    session.execute_sql(statements[-1]).wait()
-    return time.perf_counter() - began
+    job = None
+    try:
+        for statement in statements[:-1]:
+            session.execute_sql(statement)
+        began = time.perf_counter()
+        job = session.execute_sql(statements[-1])
+        job.wait()
+        return {"seconds": time.perf_counter() - began}
+    except Exception as error:  # whatever it is, whoever asked is told
+        return {"error": str(error), "begun": job is not None}
 
 
 def main() -> None:
@@ -57,11 +62,7 @@ def main() -> None:
     print(json.dumps({"seconds": 0.0}), file=answers, flush=True)
     for line in sys.stdin:
         request = json.loads(line)
-        answer: dict[str, Any]
-        try:
-            answer = {"seconds": run({**request["settings"], **where}, request["statements"])}
-        except Exception as error:  # whatever it is, whoever asked is told
-            answer = {"error": str(error)}
+        answer = run({**request["settings"], **where}, request["statements"])
         print(json.dumps(answer), file=answers, flush=True)
     get_gateway().shutdown()
 

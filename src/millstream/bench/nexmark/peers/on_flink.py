@@ -158,7 +158,9 @@ class Flink:
             told = self._errors.read().strip().splitlines()[-1:] or ["it said nothing"]
             raise MachineError(f"Flink's process ended: {told[0]}", hint="look at the memory and the Java of this machine")
         answer = json.loads(line)
-        return cause(answer["error"]) if "error" in answer else float(answer["seconds"])
+        if "error" in answer:
+            return f"{'failed' if answer['begun'] else 'refused'}: {cause(answer['error'])}"
+        return float(answer["seconds"])
 
 
 def statements(query: str, values: dict[str, str]) -> list[str]:
