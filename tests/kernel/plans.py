@@ -445,10 +445,10 @@ def _as_of_join(author: Author, plan: Plan) -> Plan:
     return _beside(plan, other, joining, relation, means.as_of_join(joining, plan.meaning, plan.time, said))
 
 
-def _table_join(author: Author, plan: Plan) -> Plan:
-    if plan.is_stream:
-        raise Unfit
-    other, joining, on = _join(author, plan, _another(author, False), "inner left right full semi anti")
+def _regular_join(author: Author, plan: Plan) -> Plan:
+    """Of tables, of streams, or of one of each."""
+    stream = author.chance.random() < (0.5 if plan.is_stream else 0.2)
+    other, joining, on = _join(author, plan, _another(author, stream), "inner inner left right full semi anti")
     relation = plan.relation.join(other.relation, on, joining.how)  # type: ignore[arg-type]
     return _beside(plan, other, joining, relation, means.table_join(joining, plan.meaning, other.meaning))
 
@@ -470,10 +470,10 @@ OPERATORS: dict[str, Callable[[Author, Plan], Plan]] = {
     "union": _union,
     "interval join": _interval_join,
     "as-of join": _as_of_join,
-    "table join": _table_join,
+    "regular join": _regular_join,
 }
 _OFTEN = {
-    "tumbling": 2, "hopping": 2, "session": 3, "sliding": 2, "deduplicate": 3, "interval join": 7, "as-of join": 4, "table join": 4,
+    "tumbling": 2, "hopping": 2, "session": 3, "sliding": 2, "deduplicate": 3, "interval join": 7, "as-of join": 4, "regular join": 3,
     "explode": 2, "map_groups": 0.6, "distinct": 0.6, "over": 1.5,
 }  # fmt: skip
 """How much more often than others an operator is tried first."""

@@ -29,11 +29,14 @@ from millstream.plan.nodes import (
     Join,
     Named,
     Node,
+    Ordering,
     Select,
     Source,
+    Top,
     Where,
     output_columns,
 )
+from millstream.plan.spec import Top as TopSpec
 
 few = settings(max_examples=4, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 seeds = given(seed=st.integers(0, (1 << 32) - 1))
@@ -182,6 +185,77 @@ def test_a_table_joins_itself(seed: int) -> None:
             if one is not None
         )
         assert running.view("v0") == expected
+
+
+def mixed(chance: Random, batches: int) -> list[list[Rec]]:
+    """Auctions and bids of one stream, in batches; some bids come before their auction, some have none."""
+    made: list[list[Rec]] = []
+    following: Counter[int] = Counter()
+    for _ in range(batches):
+        records = []
+        for _ in range(chance.randint(0, 12)):
+            place = chance.randrange(PARTITIONS)
+            values = {
+                "id": chance.choice((0, 1, 2, 3, None)),
+                "user": float(chance.randrange(3)),
+                "v": chance.choice("ab"),
+            }
+            records.append(Rec(0, place, following[place], values=values))
+            following[place] += 1
+        made.append(records)
+    return made
+
+
+@few
+@pytest.mark.parametrize("how", HOWS)
+@seeds
+def test_streams_of_one_topic_are_joined_row_by_row_for_ever(how: How, seed: int) -> None:
+    """Conditions and names on either side; and the same rows on both, which makes each the partner of itself."""
+    chance = Random(seed)
+    stream = replace(ORDERS, kind="stream", key=())
+    bids = Select(Where(stream, "v = 'a'"), (Named("auction", "id"), Named("price", "user")))
+    auctions = Select(Where(stream, "v = 'b' AND user > 0"), (Named("id", "id"), Named("seller", "user")))
+    twin = Select(stream, (Named("i", "id"), Named("u", "user"), Named("w", "v")))
+    joins = [
+        Join(bids, auctions, (Equality("auction", "id"),), how),
+        Join(stream, twin, (Equality("id", "i"), Equality("v", "w")), how),
+    ]
+    chain = chain_of(*joins)
+    running, seen = local(chain), []
+    assert len(chain.feeds) == 1
+    assert all(each.stage == 1 for each in chain.operators)
+    for records in mixed(chance, 4):
+        running.batch(records)
+        seen += [record.values for record in records]
+        left = [{"auction": row["id"], "price": row["user"]} for row in seen if row["v"] == "a"]
+        right = [{"id": row["id"], "seller": row["user"]} for row in seen if row["v"] == "b" and row["user"] > 0]
+        twins = [{"i": row["id"], "u": row["user"], "w": row["v"]} for row in seen]
+        for name, node, made in (
+            ("v0", joins[0], pairs(left, right, [("auction", "id")], how)),
+            ("v1", joins[1], pairs(seen, twins, [("id", "i"), ("v", "w")], how)),
+        ):
+            rows = [{**dict.fromkeys(output_columns(node)), **(one or {}), **(other or {})} for one, other in made]
+            assert running.view(name) == Counter(tuple(row[each] for each in output_columns(node)) for row in rows)
+
+
+@few
+@seeds
+def test_a_join_from_whose_sides_nothing_is_taken_back_takes_nothing_back(seed: int) -> None:
+    """The bids of one topic with auctions of another, and the best of each: it keeps as many rows as there are auctions."""
+    stream = replace(ORDERS, kind="stream", key=())
+    other = Select(stream, (Named("i", "id"), Named("u", "user"), Named("w", "v")))
+    joined = Join(stream, other, (Equality("id", "i"),), "inner")
+    chain = chain_of(joined, Top(joined, 1, (Ordering("u", descending=True),), ("i",)))
+    running = local(chain)
+    top = next(each for each in chain.operators if isinstance(each.spec, TopSpec))
+    for records in mixed(Random(seed), 5):
+        running.batch(records)
+        assert all(count > 0 for count in running.sent[-1].get("v0", Counter()).values())
+        best: dict[Any, float] = {}
+        for row, _ in running.view("v0").items():
+            best[row[3]] = max(row[4], best.get(row[3], 0.0))
+        assert {row[3]: row[4] for row in running.view("v1")} == best
+        assert sum(held.rows for (number, _), held in running.held.items() if number == top.number) == len(best)
 
 
 @few

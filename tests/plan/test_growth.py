@@ -53,6 +53,9 @@ ENDLESS: dict[str, tuple[Make, str, str]] = {
     "top of an outer join": (lambda it: outer(it).top(3, by="price DESC"), "every row", "tumbling"),
     "function": (lambda it: it["clicks"].map_groups(same, key="user", schema="z long"), "every row of each user", "tumbling"),
     "join": (lambda it: mixed(it).join(it["users"].select("id AS other"), on="id = other"), "every row of both", "within="),
+    "join of streams": (lambda it: it["clicks"].join(it["sales"], on="user = buyer"), "every row of both", 'within="1 hour"'),
+    "join with a table": (lambda it: it["clicks"].join(it["users"], on="user = id"), "every row of both", "as_of= its time or latest=True"),
+    "join of a table": (lambda it: it["users"].join(it["clicks"], on="user = id", how="anti"), "every row of both", "aggregate the stream"),
     "latest": (lambda it: it["clicks"].join(mixed(it), on="user = id", latest=True), "every row of the table", "within="),
     "below another": (lambda it: it["clicks"].deduplicate("user").group_by("page").agg(n="count(*)"), "first row", "within="),
 }  # fmt: skip
@@ -71,6 +74,7 @@ KEYS: dict[str, Make] = {
     "function of a table": lambda it: it["users"].map_groups(same, key="country", schema="z long"),
     "tables": lambda it: it["clicks"].group_by("user").agg(n="count(*)").join(it["users"], on="user = id"),
     "best windows": lambda it: it["clicks"].group_by(tumbling("at", "1 day")).agg(n="count(*)").top(3, by="n DESC"),
+    "ever": lambda it: it["users"].join(it["clicks"].select("user").distinct(), on="user = id", how="semi"),
     "latest": lambda it: it["clicks"].join(it["users"], on="user = id", latest=True),
     "as of": lambda it: it["clicks"].join(it["users"], on="user = id", as_of="at"),
 }

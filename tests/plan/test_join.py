@@ -13,7 +13,7 @@ from millstream.plan.chain import Chain, Port, ViewPlan, build_chain
 from millstream.plan.facts import event_time, is_insert_only, is_stream, lateness, natural_key
 from millstream.plan.fingerprint import fingerprint
 from millstream.plan.nodes import Equality, Join
-from millstream.plan.spec import AsOfJoin, IntervalJoin, LatestJoin, Reduce, TableJoin
+from millstream.plan.spec import AsOfJoin, IntervalJoin, LatestJoin, Reduce, TableJoin, Top
 
 SHOP = Pipeline("shop")
 VIEWS = SHOP.stream("views", "user_id long, page string, at timestamp", time="at", delay="10 seconds")
@@ -85,7 +85,6 @@ def test_a_relation_can_be_named_to_be_joined_with_itself() -> None:
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: VIEWS.join(USERS, on="user_id = id"), "needs as_of= or latest=True; found none"),
         (lambda: VIEWS.join(USERS, on="user_id = id", as_of="at", latest=True), "found as_of, latest"),
         (lambda: VIEWS.join(USERS, on="user_id = id", as_of="page"), "expected at, which is the event time"),
         (lambda: PLAIN.join(USERS, on="user_id = id", as_of="x"), "expected a stream with event time"),
@@ -94,11 +93,12 @@ def test_a_relation_can_be_named_to_be_joined_with_itself() -> None:
         (lambda: VIEWS.join(USERS.select("country"), on="page = country", as_of="at"), "which a select left out"),
         (lambda: VIEWS.join(SPENT.select("user_id AS u", "spent"), on="user_id = u", as_of="at"), "found an aggregate or a join"),
         (lambda: USERS.join(VIEWS, on="user_id = id", latest=True), "expected the stream first"),
-        (lambda: VIEWS.join(SALES, on="user_id = buyer"), "two streams need within="),
+        (lambda: VIEWS.join(SALES, on="user_id = buyer", latest=True), "two streams take within="),
+        (lambda: VIEWS.join(USERS, on="user_id = id", within="1 hour"), "takes as_of= or latest=True, one of them; found within"),
         (lambda: VIEWS.join(SALES, on="user_id = buyer", within="1 hour", as_of="at"), "neither as_of= nor latest="),
         (lambda: VIEWS.join(PLAIN, on="page = x", within="1 hour"), "the right stream has no event time"),
         (lambda: VIEWS.select("user_id").join(SALES, on="user_id = buyer", within="1 hour"), "the left stream has no event time"),
-        (lambda: VIEWS.join(SALES, on="user_id = buyer", how="semi", within="1 hour"), "is for two tables"),
+        (lambda: VIEWS.join(SALES, on="user_id = buyer", how="semi", within="1 hour"), "is for two tables, or for streams without within="),
         (lambda: VIEWS.join(SALES, on="user_id = buyer", within=("1 hour", "0s")), "the first of within to be the lower"),
         (lambda: VIEWS.join(SALES, on="user_id = buyer", within=("1 hour",)), "a duration or two of them"),
         (lambda: ORDERS.join(SPENT, on="user_id", within="1 hour"), "two tables .* found within"),
@@ -155,6 +155,47 @@ def test_what_is_known_of_a_join() -> None:
     assert natural_key(USERS.join(ORDERS.select("user_id", "total"), on="id = user_id").node) == ()
 
 
+@pytest.mark.parametrize("how", ["inner", "left", "right", "full", "semi", "anti"])
+@pytest.mark.parametrize("sides", ["streams", "stream and table", "table and stream", "tables"])
+def test_a_join_that_no_time_bounds_is_of_all_rows_and_has_no_time(how: Any, sides: str) -> None:
+    left = VIEWS if sides.startswith("stream") else USERS
+    right = SALES if sides.endswith("stream") or sides == "streams" else SPENT.select("user_id AS buyer", "spent")
+    node = left.join(right, on="user_id = buyer" if left is VIEWS else "id = buyer", how=how).node
+    assert isinstance(node, Join)
+    assert node.regular
+    chain = chain_of(Relation(node))
+    operator = next(each for each in chain.operators if each.sides == 2)
+    assert isinstance(operator.spec, TableJoin)
+    assert not any(name == "_t" for side in (0, 1) for name, _ in port_to(chain, operator.number, side).columns)
+    assert event_time(node) is None
+    only_left = how in ("semi", "anti")
+    assert is_stream(node) == (left is VIEWS or (right is SALES and not only_left))
+    assert is_insert_only(node) == (sides == "streams" and how in ("inner", "semi"))
+    keys = {"tables": ("id",) if only_left else ("id", "buyer"), "table and stream": ("id",) if only_left else ()}
+    assert natural_key(node) == keys.get(sides, ())
+
+
+def test_a_top_behind_a_join_of_streams_keeps_the_best_and_no_column_that_nobody_wants() -> None:
+    """A bid and its auction, of one stream: neither side keeps the columns of the other, nor what the view leaves out."""
+    shop = Pipeline("auctions")
+    events = shop.stream("events", "kind long, id long, name string, price long, extra string, at timestamp", time="at")
+    bids = events.where("kind = 2").select("id AS auction", "price", "extra", "at AS bid_at")
+    auctions = events.where("kind = 1").select("id", "name", "extra AS more", "at AS opened")
+    joined = bids.join(auctions, on="auction = id").where("bid_at >= opened AND name <> 'x'")
+    best = joined.select("id", "name", "price").top(1, by="price DESC", per="id")
+    chain = chain_of(best)
+    (feed,) = chain.feeds
+    join, top = (each.spec for each in chain.operators)
+    assert isinstance(join, TableJoin)
+    assert isinstance(top, Top)
+    assert top.insert_only
+    texts = {each.name: each.expression for each in feed.expressions}
+    sent = [
+        sorted(texts[here] for _, here in port_to(chain, chain.operators[0].number, side).columns) for side in (0, 1)
+    ]
+    assert sent == [["at", "id", "price"], ["at", "id", "id", "name"]]
+
+
 def test_windows_are_over_the_time_of_a_join() -> None:
     then = VIEWS.join(USERS, on="user_id = id", as_of="at")
     made = then.group_by("country", tumbling("at", "1 minute")).agg(n="count(*)")
@@ -167,6 +208,9 @@ def test_windows_are_over_the_time_of_a_join() -> None:
         VIEWS.join(SALES, on="user_id = buyer", within="1h", how="right").group_by(tumbling("at", "1m")).agg(
             n="count(*)"
         )
+    for regular in (VIEWS.join(SALES, on="user_id = buyer"), USERS.join(VIEWS, on="id = user_id")):
+        with pytest.raises(PlanError, match="behind a join of all rows"):
+            regular.group_by(tumbling("at", "1m")).agg(n="count(*)")
     with pytest.raises(PlanError, match="tables have no windows"):
         ORDERS.join(SPENT, on="user_id").group_by(tumbling("at", "1m")).agg(n="count(*)")
 

@@ -300,7 +300,7 @@ class _Builder:
             texts = [(each.left, each.right)[side] for each in node.on]
             wanted = {key: expression.substitute(text, rows.columns) for key, text in zip(keys, texts, strict=True)}
             wanted |= {name: text for text, name in sides.wanted[side].items()}
-            timed = facts.event_time(below)
+            timed = None if node.regular else facts.event_time(below)
             marks = bool(timed) and (not node.latest or any(port.marks for port in maker.ports))
             if timed and not node.latest:
                 wanted["_t"] = f"unix_micros({expression.substitute(expression.quote(timed), rows.columns)})"

@@ -37,7 +37,7 @@ def title(spec: specs.Spec) -> str:
         case specs.Groups():
             return "map groups"
         case specs.TableJoin():
-            return "join of tables"
+            return "join"
         case specs.IntervalJoin():
             return "join of streams"
         case specs.AsOfJoin():

@@ -40,7 +40,8 @@ def is_stream(node: Node) -> bool:
         case Aggregate() | Top() | MapGroups():
             return False
         case Join():
-            return is_stream(node.left)
+            both = node.regular and node.how not in ("semi", "anti")
+            return is_stream(node.left) or (both and is_stream(node.right))
         case Union():
             return all(map(is_stream, node.inputs))
         case _:
@@ -57,8 +58,8 @@ def is_insert_only(node: Node) -> bool:
         case Union():
             return all(map(is_insert_only, node.inputs))
         case Join():
-            if node.within:
-                return node.how == "inner" and is_insert_only(node.left) and is_insert_only(node.right)
+            if node.within or node.regular:
+                return node.how in ("inner", "semi") and is_insert_only(node.left) and is_insert_only(node.right)
             return node.latest and is_insert_only(node.left)
         case _:
             return False
@@ -67,7 +68,8 @@ def is_insert_only(node: Node) -> bool:
 def event_time(node: Node) -> str | None:
     """The column of a stream's event time, as long as it is there, under whatever name, unchanged and never null.
 
-    That of a join is its left's, of a right join its right's; a full join has none.
+    That of a join is its left's, of a right join its right's; a full join has none, and neither has a regular one, whose
+    rows may appear at any time after those that they are made of.
     """
     match node:
         case Source():
@@ -78,7 +80,7 @@ def event_time(node: Node) -> str | None:
             name = event_time(node.input)
             kept = [each.name for each in node.columns if name and is_column(each.expression, name)]
             return name if name in kept else next(iter(kept), None)
-        case Join() if is_stream(node) and node.how != "full":
+        case Join() if is_stream(node) and node.how != "full" and not node.regular:
             return event_time(node.right if node.how == "right" else node.left)
         case Deduplicate() | Explode():
             return event_time(node.input)

@@ -71,10 +71,10 @@ class _Flows(Words):
         if isinstance(maker, Feed):
             return maker.source.kind == "stream"
         match maker.spec:
+            case specs.TableJoin(how="semi" | "anti") | specs.AsOfJoin() | specs.LatestJoin():
+                return self.is_endless(maker.inputs[0])
             case specs.Over() | specs.Deduplicate() | specs.Pass() | specs.TableJoin() | specs.IntervalJoin():
                 return any(map(self.is_endless, maker.inputs))
-            case specs.AsOfJoin() | specs.LatestJoin():
-                return self.is_endless(maker.inputs[0])
             case _:
                 return False
 
@@ -107,7 +107,12 @@ def _bound(spec: specs.Spec) -> str:
             return 'within="1 day" lets go of it'
         case specs.Over():
             return 'an order by the event time and a frame of a certain length let go of it: frame=span("1 day")'
-        case specs.TableJoin() | specs.LatestJoin():
+        case specs.TableJoin():
+            return (
+                'two streams can be joined within="1 hour", a stream and a table as_of= its time or latest=True; '
+                "or aggregate the stream before"
+            )
+        case specs.LatestJoin():
             return "aggregate the stream before, or join it within= or as_of="
         case _:
             return 'windows let go of it: group_by(tumbling("at", "1 day"), …) before, or as one of its keys'

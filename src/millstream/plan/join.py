@@ -1,7 +1,8 @@
 """How a join is said: equalities of expressions over either side, how rows without a partner fare, and how time bounds it.
 
-Only what can be kept up to date with bounded state is taken: two streams within an interval, a stream with a table as of the
-event's time or as it is now, two tables. Whatever else the author meant is refused here, with the nearest thing that works.
+Two streams meet within an interval, a stream and a table as of the event's time or as it is now. Without any of these a join is
+*regular*: all rows of both sides are kept, as of two tables they must be; of a stream they never end, which the view must say
+that it means (:mod:`millstream.plan.growth`). What does not fit together is refused here, with the nearest thing that works.
 """
 
 from __future__ import annotations
@@ -108,13 +109,17 @@ def _check_time(left: Node, right: Node, how: How, within: object, as_of: str | 
     given = [
         name for name, on in (("within", within is not None), ("as_of", as_of is not None), ("latest", latest)) if on
     ]
-    found = f"found {', '.join(given) or 'none of them'}"
+    found = f"found {', '.join(given)}"
+    if not given:
+        return
     if streams == (False, True):
-        raise PlanError("join: a table with a stream; expected the stream first", hint="stream.join(table, …)")
+        raise PlanError(
+            f"join: a table with a stream, {given[0]}; expected the stream first", hint="stream.join(table, …)"
+        )
     if streams == (True, True):
         if given != ["within"]:
             raise PlanError(
-                f"join: two streams need within=, and neither as_of= nor latest=; {found}",
+                f"join: two streams take within=, and neither as_of= nor latest=; {found}",
                 hint='within=("0 minutes", "1 hour") takes what the right says up to an hour after the left',
             )
         for node, side in ((left, "left"), (right, "right")):
@@ -126,11 +131,14 @@ def _check_time(left: Node, right: Node, how: How, within: object, as_of: str | 
     elif streams == (True, False):
         if given not in (["as_of"], ["latest"]):
             raise PlanError(
-                f"join: a stream with a table needs as_of= or latest=True; {found}",
+                f"join: a stream with a table takes as_of= or latest=True, one of them; {found}",
                 hint='as_of="at" takes the table as it was at the event\'s time',
             )
         if how not in ("inner", "left"):
-            raise PlanError(f'join: a stream with a table is "inner" or "left"; found {how!r}')
+            raise PlanError(
+                f'join: a stream with a table by {given[0]} is "inner" or "left"; found {how!r}',
+                hint="without it, all rows of both are kept, and any kind of join is possible",
+            )
         if latest and not is_insert_only(left):
             raise PlanError(
                 "join: latest=True on a stream whose rows may be taken back: what was joined is not known again",
@@ -139,12 +147,15 @@ def _check_time(left: Node, right: Node, how: How, within: object, as_of: str | 
         if as_of is not None:
             _check_as_of(left, right, as_of)
         return
-    elif given:
+    else:
         raise PlanError(
             f"join: two tables (or aggregates) have no time to compare; {found}", hint=f"leave out {given[0]}"
         )
     if how in ("semi", "anti") and streams[0]:
-        raise PlanError(f'join: how="{how}" is for two tables; found two streams')
+        raise PlanError(
+            f'join: how="{how}" is for two tables, or for streams without within=; found within',
+            hint="deduplicate or aggregate the right, and join it inner",
+        )
 
 
 def _check_as_of(left: Node, right: Node, as_of: str) -> None:

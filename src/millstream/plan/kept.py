@@ -82,7 +82,7 @@ def drops(spec: specs.Spec, say: Say) -> str:
         case specs.Pass():
             return "nothing to drop"
         case specs.TableJoin():
-            return f"when a row is taken back; else {_ENDLESS}the tables"
+            return f"when a row is taken back; else {_ENDLESS}both sides"
         case specs.IntervalJoin():
             left = f"the left when the right's mark is beyond {_plus(time_of(say, 0), spec.high + spec.lateness[1])}"
             right = f"the right when the left's mark is beyond {_plus(time_of(say, 1), spec.lateness[0] - spec.low)}"

@@ -221,8 +221,8 @@ class Join:
     """Pairs of rows of two relations, and with an outer join the rows that have no partner.
 
     ``within`` bounds right time − left time where both are streams. ``as_of`` is the stream's time column, where the right
-    is a table as it was then; with ``latest`` it is the table as it is when a row of the stream is processed. A join of two
-    tables has none of these.
+    is a table as it was then; with ``latest`` it is the table as it is when a row of the stream is processed. A regular join
+    has none of these: it is of all rows of both sides, tables or streams.
     """
 
     left: Node
@@ -233,6 +233,11 @@ class Join:
     as_of: str | None = None
     latest: bool = False
     place: Place = field(default=NOWHERE, compare=False)
+
+    @property
+    def regular(self) -> bool:
+        """Whether no time bounds it, so that all rows of both sides are kept."""
+        return self.within is None and self.as_of is None and not self.latest
 
     @property
     def replayable(self) -> bool:

@@ -187,9 +187,10 @@ class Relation:
     ) -> Relation:
         """Pair its rows with those of another relation where ``on`` holds: equalities joined by AND, or names that both have.
 
-        Two streams need ``within``, the least and the greatest of right time − left time (one duration: both ways). A stream
-        and a table need ``as_of``, the stream's time, for the table as it was then, or ``latest=True`` for the table as it is
-        when the event is processed, which no replay repeats. Two tables need neither; an aggregate is a table.
+        Of two streams ``within`` is the least and the greatest of right time − left time (one duration: both ways). Of a stream
+        and a table ``as_of``, the stream's time, takes the table as it was then, and ``latest=True`` the table as it is when the
+        event is processed, which no replay repeats. Without these all rows of both sides are kept: fit for two tables (an
+        aggregate is one); a view of streams must say ``unbounded=True``.
         """
         place = here()
         with placed(place):

@@ -155,6 +155,11 @@ def checked_window(window: Window, node: Node) -> Window:
         )
     if not is_stream(node):
         raise PlanError(f"group_by: {wanted} of table {source.name}; tables have no windows, only streams do")
+    if isinstance(bottom, Join) and bottom.regular:
+        raise PlanError(
+            f"group_by: {wanted} behind a join of all rows, which may appear at any time after those they are made of",
+            hint="a join within=, as_of= or latest=True has an event time; or let the windows come before the join",
+        )
     if source.time is None:
         raise PlanError(
             f"group_by: {wanted}, but stream {source.name} has no event time",

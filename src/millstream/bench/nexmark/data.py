@@ -15,7 +15,7 @@ from millstream.log import open_log
 TOPIC = "nexmark"
 PARTITIONS = 4
 _AT_ONCE = 50_000
-_PER_FILE = 10  # blocks of the generator
+_PER_FILE = 4  # blocks of the generator
 
 
 def write_folder(folder: Path, count: int, seed: int = 0) -> Path:
