@@ -156,7 +156,9 @@ class Flink:
         if not line:
             self._errors.seek(0)
             told = self._errors.read().strip().splitlines()[-1:] or ["it said nothing"]
-            raise MachineError(f"Flink's process ended: {told[0]}", hint="look at the memory and the Java of this machine")
+            raise MachineError(
+                f"Flink's process ended: {told[0]}", hint="look at the memory and the Java of this machine"
+            )
         answer = json.loads(line)
         if "error" in answer:
             return f"{'failed' if answer['begun'] else 'refused'}: {cause(answer['error'])}"
@@ -173,12 +175,11 @@ def statements(query: str, values: dict[str, str]) -> list[str]:
 def summed(folder: Path) -> list[list[Any]]:
     """The rows that are left when all changes in the files of a folder are taken together."""
     left: Counter[str] = Counter()
-    for path in folder.rglob("*"):
-        if path.is_file():
-            for line in path.open():
-                change = json.loads(line)
-                removed = change["op"] == "d"
-                left[json.dumps(list(change["before" if removed else "after"].values()))] += -1 if removed else 1
+    for path in filter(Path.is_file, folder.rglob("*")):
+        for line in path.read_bytes().splitlines():
+            change = json.loads(line)
+            removed = change["op"] == "d"
+            left[json.dumps(list(change["before" if removed else "after"].values()))] += -1 if removed else 1
     return [json.loads(row) for row in left.elements()]
 
 
@@ -201,7 +202,18 @@ def installed(say: Callable[[str], None]) -> Path:
         say(f"flink: making an environment in {home}")
         run([sys.executable, "-m", "venv", "--clear", str(home)])
         say(f"flink: installing apache-flink {VERSION}, some 900 MB")
-        run([str(python), "-m", "pip", "install", "--quiet", "--only-binary", "apache-flink", f"apache-flink=={VERSION}"])
+        run(
+            [
+                str(python),
+                "-m",
+                "pip",
+                "install",
+                "--quiet",
+                "--only-binary",
+                "apache-flink",
+                f"apache-flink=={VERSION}",
+            ]
+        )
         run([str(python), "-c", "import pyflink.table"])
     except (OSError, subprocess.CalledProcessError) as error:
         told = (getattr(error, "stderr", None) or getattr(error, "stdout", None) or str(error)).strip().splitlines()

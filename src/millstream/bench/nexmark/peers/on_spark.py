@@ -26,7 +26,7 @@ from millstream.spark.session import spark_session, stop_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import DataStreamWriter
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 BATCH = 256 << 20
 """Bytes that a micro-batch reads at most: large ones are quickest, and this is what still fits when there is more."""
@@ -119,7 +119,7 @@ def _run(query: str, laid: Path, work: Path, keep: bool) -> tuple[float, Rows] |
     try:
         _views(spark, laid, closing=asked.closing)
         made = spark.sql(asked.text)
-        writer = made.writeStream.outputMode(asked.mode).option("checkpointLocation", str(work / "checkpoint"))  # type: ignore[arg-type]
+        writer = made.writeStream.outputMode(asked.mode).option("checkpointLocation", str(work / "checkpoint"))
         writer = _into(writer, query, work, kept if keep else None)
         writer.trigger(availableNow=True).start().awaitTermination()
     except AnalysisException as error:
