@@ -7,6 +7,7 @@ refuses is tried all the same, and the reason is Spark's own.
 
 from __future__ import annotations
 
+import logging
 import re
 import shutil
 import tempfile
@@ -106,6 +107,8 @@ def question(query: str) -> Question:
 
 
 def _session() -> None:
+    # It prints every refusal with its whole stack; the reason is told anyway.
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     spark_session("nexmark-plain", settings=SETTINGS)
 
 
@@ -123,7 +126,7 @@ def _run(query: str, laid: Path, work: Path, keep: bool) -> tuple[float, Rows] |
         writer = _into(writer, query, work, kept if keep else None)
         writer.trigger(availableNow=True).start().awaitTermination()
     except AnalysisException as error:
-        return f"refused: {str(error).splitlines()[0].strip(' ;')}"
+        return f"refused: {str(error).splitlines()[0].split('. ')[0].strip(' ;')}"
     except StreamingQueryException as error:
         return f"failed: {str(error).splitlines()[0]}"
     seconds = time.perf_counter() - began
