@@ -17,8 +17,8 @@ SRC = ROOT / "src"
 
 LAYERS = (
     "version", "errors", "event", "failpoint", "codec", "config", "address", "fork", "database", "log",
-    "plan", "kernel", "sink", "outlet", "notebook", "view", "pipeline", "load", "spark",
-    "runtime", "testing", "bench", "doctor", "cli",
+    "plan", "sql", "kernel", "sink", "outlet", "notebook", "view", "pipeline", "sql.statement", "load", "spark",
+    "runtime", "testing", "bench", "doctor", "shell", "cli",
 )  # fmt: skip
 LOG = (
     "contract", "partitioner", "store", "batch", "sequence", "group", "queue", "clean", "archive", "reader", "sqlite", "scan",
@@ -66,8 +66,10 @@ def imports(module: str) -> Iterator[Import]:
 
 def layer(module: str) -> int:
     """Where a module stands; the package itself, which shows the public names, stands just before the command."""
-    parts = module.split(".")
-    return LAYERS.index(parts[1]) if len(parts) > 1 else len(LAYERS) - 1
+    if module == "millstream":
+        return len(LAYERS) - 1
+    name = module.removeprefix("millstream.")
+    return LAYERS.index(name if name in LAYERS else name.split(".")[0])
 
 
 def test_every_module_has_a_layer() -> None:

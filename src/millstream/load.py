@@ -1,4 +1,4 @@
-"""Loading a pipeline out of a user's file."""
+"""Loading a pipeline out of a user's file, of Python or of SQL."""
 
 from __future__ import annotations
 
@@ -10,15 +10,18 @@ from typing import Any
 
 from millstream.errors import MillstreamError, PlanError
 from millstream.pipeline import Pipeline
+from millstream.sql.statement import read_script
 
 
 def load_pipeline(path: str | Path) -> Pipeline:
-    """Run a user's file and give the one pipeline it defines; ``FILE.py:NAME`` picks one of several."""
+    """The one pipeline that a user's file defines: ``FILE.py``, which is run, or ``FILE.sql``. ``FILE.py:NAME`` picks one of several."""
     file, name = str(path), ""
     if not Path(file).exists() and ":" in file:
         file, _, name = file.rpartition(":")
     if not Path(file).is_file():
-        raise PlanError(f"{file}: there is no such file; expected a Python file that defines a pipeline")
+        raise PlanError(f"{file}: there is no such file; expected a file of Python or SQL that defines a pipeline")
+    if file.endswith(".sql") and not name:
+        return read_script(file)
     found = {key: value for key, value in _run(file).items() if isinstance(value, Pipeline)}
     if name:
         if name not in found:

@@ -147,7 +147,7 @@ def _find(store: Store, view: Viewed) -> ViewInfo:
     for info in store.views():
         if info.name == view.name and info.pipeline == view.pipeline:
             return info
-    raise UnknownView(f"no view {view.name} of pipeline {view.pipeline} yet", hint="`millstream run FILE.py` makes it")
+    raise UnknownView(f"no view {view.name} of pipeline {view.pipeline} yet", hint="`millstream run FILE` makes it")
 
 
 def _look(store: Store, view: Viewed) -> tuple[ViewInfo, Sequence[Sequence[Any]], datetime | None]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from millstream.address import parse_address
 from millstream.errors import PlanError
@@ -35,6 +35,9 @@ from millstream.plan.source import (
     topic_of,
 )
 from millstream.view import View
+
+if TYPE_CHECKING:
+    from millstream.sql.ending import Query
 
 _PIPELINE_NAME = re.compile(r"[A-Za-z0-9_-]{1,63}")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
@@ -79,10 +82,10 @@ class Pipeline:
                 raise PlanError(f"pipeline {name!r}: expected a name of 1 to 63 letters, digits, _ and -")
             if isinstance(buckets, bool) or not isinstance(buckets, int) or buckets < 1:
                 raise PlanError(f"pipeline {name}: expected a number of buckets above zero; found {buckets!r}")
+            self.to = to if to is not None else f"sqlite:{name}.views.db"
+            parse_address(self.to)
         self.name = name
         self.log = log
-        self.to = to if to is not None else f"sqlite:{name}.views.db"
-        parse_address(self.to)
         self.checkpoint = checkpoint if checkpoint is not None else f"{name}.checkpoint"
         self.kafka = dict(kafka or {})
         self.spark = dict(spark or {})
@@ -91,6 +94,13 @@ class Pipeline:
         self.tables: dict[str, Relation] = {}
         self.views: dict[str, View] = {}
         self.sinks: dict[str, Outgoing] = {}
+        self.names: dict[str, Relation] = {}
+
+    @property
+    def relations(self) -> dict[str, Relation]:
+        """What SQL may name: streams, tables, views, and what :meth:`define` gave a name."""
+        views = {name: Relation(view.node, name) for name, view in self.views.items()}
+        return {**views, **self.names, **self.streams, **self.tables}
 
     def stream(
         self,
@@ -164,11 +174,27 @@ class Pipeline:
         self.tables[name] = _Defined(source, pipeline=self)
         return self.tables[name]
 
+    def define(self, name: str, relation: Relation | None = None, *, sql: str | None = None) -> Relation:
+        """Give a relation a name that SQL may use: a temporary view, of which nothing is kept."""
+        place = here()
+        with placed(place):
+            if not isinstance(name, str) or not _NAME.fullmatch(name):
+                raise PlanError(f"define {name!r}: expected a name of 1 to 63 letters, digits and _")
+            if name.lower() in (each.lower() for each in self.relations):
+                raise PlanError(f"define {name}: there is a stream, table or view of that name already")
+            relation, query = self._relation(relation, sql, f"define {name}")
+            if query is not None and (query.emit or query.lateness):
+                raise PlanError(f"define {name}: nothing comes out of it, so EMIT and ALLOWED LATENESS say nothing")
+            self._own(relation, f"define {name}")
+        self.names[name] = Relation(relation.node, name)
+        return self.names[name]
+
     def view(
         self,
         name: str,
-        relation: Relation,
+        relation: Relation | None = None,
         *,
+        sql: str | None = None,
         to: str | None = None,
         emit: Emit = "changes",
         key: str | Sequence[str] | None = None,
@@ -178,6 +204,8 @@ class Pipeline:
 
         With ``emit="final"`` a window's rows appear once, when it has closed. ``key`` overrides the columns that identify a row.
         A view that keeps something of every event for ever is refused, unless ``unbounded=True`` says that it may.
+
+        Instead of a relation it may be a query, ``sql="SELECT … FROM orders … EMIT FINAL"``, over :attr:`relations`.
         """
         place = here()
         with placed(place):
@@ -190,14 +218,12 @@ class Pipeline:
             for other in self.views.values():
                 if other.name.lower() == name.lower():
                     raise PlanError(f"{what}: there is one of that name already, defined at {other.place}")
-            if not isinstance(relation, Relation):
-                raise PlanError(f"{what}: expected a relation; found {relation!r}", hint="after group_by comes .agg(…)")
-            for source in sources_of(relation.node):
-                mine = (self.streams if source.kind == "stream" else self.tables).get(source.name)
-                if mine is None or mine.node != source:
-                    raise PlanError(
-                        f"{what}: {source.kind} {source.name} (at {source.place}) is not of pipeline {self.name}"
-                    )
+            relation, query = self._relation(relation, sql, what)
+            if query is not None and query.emit is not None:
+                if emit not in ("changes", query.emit):
+                    raise PlanError(f"{what}: its query says EMIT {query.emit.upper()}; found emit={emit!r}")
+                emit = query.emit
+            self._own(relation, what)
             source = source_of(relation.node)
             if emit not in get_args(Emit):
                 raise PlanError(f"{what}: expected emit to be {either(Emit)}; found {emit!r}")
@@ -334,6 +360,27 @@ class Pipeline:
 
         sources = [source_of(each.node) for each in (*self.streams.values(), *self.tables.values())]
         return pipeline_html(self.name, sources, self.views.values())
+
+    def _relation(self, relation: Relation | None, sql: str | None, what: str) -> tuple[Relation, Query | None]:
+        """The relation that is given, or that of a query, with what is said behind it."""
+        if sql is None:
+            if not isinstance(relation, Relation):
+                raise PlanError(f"{what}: expected a relation; found {relation!r}", hint="after group_by comes .agg(…)")
+            return relation, None
+        if relation is not None or not isinstance(sql, str):
+            raise PlanError(f"{what}: expected either a relation or sql, a text; found {relation!r} and {sql!r}")
+        from millstream.sql.ending import ask
+
+        return ask(sql, self.relations, what)
+
+    def _own(self, relation: Relation, what: str) -> None:
+        """Refuse what is made of sources that are not of this pipeline."""
+        for source in sources_of(relation.node):
+            mine = (self.streams if source.kind == "stream" else self.tables).get(source.name)
+            if mine is None or mine.node != source:
+                raise PlanError(
+                    f"{what}: {source.kind} {source.name} (at {source.place}) is not of pipeline {self.name}"
+                )
 
     def _refuse_second_reader(self, source: Source) -> None:
         """A topic is read and admitted once."""

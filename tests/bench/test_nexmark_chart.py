@@ -17,7 +17,7 @@ RESULTS: list[dict[str, Any]] = [
     {"name": "q10", "system": "millstream", "value": 400_000.0, "correct": True},
     {"name": "q10", "system": "spark", "value": 100_000.0, "correct": False},
     {"name": "q9", "system": "millstream", "value": 200_000.0, "correct": True},
-    {"name": "q9", "system": "spark", "value": None, "reason": "refused: <no>"},
+    {"name": "q9", "system": "spark", "note": "refused: <no>"},
 ]
 
 

@@ -34,7 +34,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_help_says_what_it_is_for(capsys: pytest.CaptureFixture[str]) -> None:
     assert execute(["explain", "--help"]) == 0
     out = capsys.readouterr().out
-    assert "FILE.py [VIEW]" in out
+    assert "FILE [VIEW]" in out
     assert "--svg" in out
     assert "Examples:" in out
 

@@ -15,7 +15,7 @@ from tests.kernel import oracle, test_over
 from tests.kernel.local import hashable
 
 from millstream.kernel.state import FOREVER, NEVER
-from millstream.plan.nodes import Aggregation, Look
+from millstream.plan.nodes import Aggregation, Look, Ties
 from millstream.plan.spec import Order
 
 Row = dict[str, Any]
@@ -160,15 +160,26 @@ def distinct(below: Meaning) -> Meaning:
     return meaning
 
 
-def top(below: Meaning, count: int, order: Sequence[Order], per: Sequence[str]) -> Meaning:
-    """The first rows of each group."""
+def top(below: Meaning, count: int, order: Sequence[Order], per: Sequence[str], ties: Ties | None = None) -> Meaning:
+    """The first rows of each group, or those of the first ranks."""
 
     def meaning(world: World) -> Seen:
         seen = world.see(below)
-        found = groups(seen.rows, per)
-        return Seen([row for _, rows in found for row in in_order(rows, order)[:count]], seen.mark)
+        found = [in_order(rows, order) for _, rows in groups(seen.rows, per)]
+        return Seen([row for rows in found for row in first(rows, count, order, ties)], seen.mark)
 
     return meaning
+
+
+def first(rows: list[Row], count: int, order: Sequence[Order], ties: Ties | None) -> list[Row]:
+    """The first of sorted rows: by number, or by the rank that those of equal order share."""
+    places = [tuple(hashable(_rank(row[each.column])) for each in order) for row in rows]
+    ranks = {
+        None: range(len(rows)),
+        "rank": [places.index(place) for place in places],
+        "dense_rank": [len(set(places[: places.index(place)])) for place in places],
+    }
+    return [row for row, rank in zip(rows, ranks[ties], strict=True) if rank < count]
 
 
 def over(

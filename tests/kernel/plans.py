@@ -19,7 +19,7 @@ from tests.kernel.plan_oracle import Meaning, Row, Value
 from tests.kernel.shop import SECOND
 
 from millstream.plan.facts import event_time, is_stream
-from millstream.plan.nodes import Aggregation, Frame, Look, Source
+from millstream.plan.nodes import Aggregation, Frame, Look, Source, Ties
 from millstream.plan.relation import Relation
 from millstream.plan.spec import Order
 from millstream.plan.window import hopping, rows, session, sliding, span, tumbling
@@ -267,7 +267,9 @@ def _order(author: Author, plan: Plan, time: str | None = None) -> tuple[str, tu
 def _top(author: Author, plan: Plan) -> Plan:
     size, per = author.chance.randint(1, 3), author.keys(plan, 1 if author.few else 2)
     written, order = _order(author, plan)
-    return Plan(plan.relation.top(size, written, per), plan.kinds, means.top(plan.meaning, size, order, per))
+    ties: Ties | None = author.chance.choice((None, None, "rank", "dense_rank"))
+    meaning = means.top(plan.meaning, size, order, per, ties)
+    return Plan(plan.relation.top(size, written, per, ties=ties), plan.kinds, meaning)
 
 
 def _over(author: Author, plan: Plan) -> Plan:

@@ -13,11 +13,25 @@ from tests.kernel import oracle
 from tests.kernel.alone import SECOND, TYPES, Alone, Row, Script, any_row
 from tests.kernel.local import hashable
 
+from millstream.plan.nodes import Ties
 from millstream.plan.spec import Horizon, Order, Top
 
 few = settings(max_examples=3, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 seeds = given(seed=st.integers(0, (1 << 32) - 1))
 COLUMNS = tuple(TYPES)
+
+
+TIES: tuple[Ties | None, ...] = (None, "rank", "dense_rank")
+
+
+def first(group: list[Row], count: int, order: tuple[Order, ...], ties: Ties | None) -> list[Row]:
+    """The first of sorted rows, as SQL says it: by how many rows, or how many other orders, are before them."""
+    if ties is None:
+        return group[:count]
+    ahead = [[hashable(rank(row[each.column])) for each in order] for row in group]
+    better = [[place for place in ahead[:at] if place != ahead[at]] for at in range(len(group))]
+    sizes = [len(found if ties == "rank" else {str(place) for place in found}) for found in better]
+    return [row for row, size in zip(group, sizes, strict=True) if size < count]
 
 
 def place(row: Row, order: tuple[Order, ...]) -> list[Any]:
@@ -54,18 +68,20 @@ def values(row: Row) -> Any:
     return hashable(tuple(row[name] for name in COLUMNS))
 
 
-def check(chance: Random, deletes: bool = False, keys: tuple[str, ...] = ("k",)) -> None:
+def check(chance: Random, deletes: bool = False, keys: tuple[str, ...] = ("k",), order: tuple[Order, ...] = ()) -> None:
     """After every batch the rows are the first of all."""
-    count = chance.choice((1, 2, 5))
-    order = tuple(Order(name, chance.random() < 0.5) for name in chance.sample(("i", "f", "s"), chance.randint(1, 2)))
-    alone = Alone(Top(keys, COLUMNS, order, count, insert_only=not deletes))
+    count, ties = chance.choice((1, 2, 5)), chance.choice(TIES)
+    names = chance.sample(("i", "f", "s"), chance.randint(1, 2))
+    order = order or tuple(Order(name, chance.random() < 0.5) for name in names)
+    alone = Alone(Top(keys, COLUMNS, order, count, insert_only=not deletes, ties=ties))
     script = Script(chance, deletes=deletes, lateness=3_600 * SECOND)
     for _ in range(chance.randint(2, 8)):
         alone.batch(script.batch(), script.mark)
-        expected = Counter(values(row) for group in grouped(script.there, keys, order) for row in group[:count])
+        groups = grouped(script.there, keys, order)
+        expected = Counter(values(row) for group in groups for row in first(group, count, order, ties))
         assert alone.rows == expected
         if not deletes:
-            assert alone.held <= count * len(grouped(script.there, keys, order))
+            assert alone.held <= (expected.total() if ties else count * len(groups))
 
 
 @pytest.mark.parametrize("keys", [("k",), ("k", "s"), ()], ids=["by key", "by two keys", "of everything"])
@@ -107,3 +123,25 @@ def test_when_one_of_the_first_goes_the_next_one_takes_its_place() -> None:
     assert alone.rows == Counter({(1, 3): 1})
     alone.batch([(rows[2], -1)])
     assert alone.sent[-1] == Counter({(1, 2): 1, (1, 3): -1})
+
+
+@pytest.mark.parametrize("insert_only", [True, False])
+@pytest.mark.parametrize(
+    ("ties", "expected"),
+    [(None, ["a", "b"]), ("rank", ["a", "b", "c"]), ("dense_rank", ["a", "b", "c"])],
+    ids=["neither", "rank", "dense rank"],
+)
+def test_rows_of_equal_order_share_a_rank_and_stay_or_go_together(
+    ties: Ties | None, expected: list[str], insert_only: bool
+) -> None:
+    alone = Alone(Top(("k",), ("s",), (Order("i", True),), 2, insert_only=insert_only, ties=ties))
+    placed = {"a": 9, "b": 5, "c": 5, "d": 3, "e": 1}
+    rows: list[tuple[Row, int]] = [({"k": 1, "at": oracle.stamp(0), "i": i, "s": s}, 1) for s, i in placed.items()]
+    rows.append(rows[3])
+    alone.batch(rows[:2])
+    alone.batch(rows[2:])
+    assert sorted(alone.rows.elements()) == [(s,) for s in expected]
+    if not insert_only:
+        alone.batch([(rows[0][0], -1)])
+        after = {None: ["b", "c"], "rank": ["b", "c"], "dense_rank": ["b", "c", "d", "d"]}
+        assert sorted(alone.rows.elements()) == [(s,) for s in after[ties]]

@@ -18,7 +18,7 @@ from millstream.kernel.keyed import Keyed
 from millstream.kernel.over import OverKernel
 from millstream.kernel.session import SessionKernel
 from millstream.kernel.through import PassKernel
-from millstream.kernel.top import TopKernel
+from millstream.kernel.top import Ranks, TopKernel
 from millstream.plan.nodes import Frame
 from millstream.plan.spec import Order
 
@@ -74,10 +74,13 @@ MUTANTS = [
     Mutant("values stay under the atom they came with", SessionKernel._bag, "stay.with_columns(pl.col(_START).alias(_FROM))", "stay", sessions),
     Mutant("values are counted atom by atom", SessionKernel._bag, "of_session = [*self.group, *values]", "of_session = [*self.group, *values, _FROM]", cut),
     # the first rows
-    Mutant("one more than there is room for", TopKernel._first, 'pl.col("_room") > 0', 'pl.col("_room") >= 0', tops),
-    Mutant("equal rows need one place", TopKernel._first, "pl.min_horizontal(WEIGHT, \"_room\")", "pl.col(WEIGHT)", partial(tops, deletes=True)),
-    Mutant("ties are broken by who came first", top.in_order, "if name not in {each.column for each in order}", "if False", tops),
-    Mutant("only the first rows are kept though some go", TopKernel.step, "if self.spec.insert_only:", "if True:", partial(tops, deletes=True)),
+    Mutant("one more than there is room for", Ranks.shown, "room > 0", "room > -1", tops),
+    Mutant("equal rows need one place", Ranks.shown, "np.minimum(weights, room)", "weights", partial(tops, deletes=True)),
+    Mutant("ties are broken by who came first", top.in_order, "if name not in known", "if False", tops),
+    Mutant("only the first rows are kept though some go", TopKernel.step, "keep = after if self.spec.insert_only else weights", "keep = after", partial(tops, deletes=True)),
+    Mutant("rows of one rank push each other out", Ranks.ahead, "_first(before, self.peers)", "before", tops),
+    Mutant("an order that went has a rank", Ranks.ahead, "weights > 0", "weights >= 0", partial(tops, deletes=True)),
+    Mutant("one is left out for those that tie with it", TopKernel._promising, 'self.spec.ties or "rank"', "None", partial(tops, order=UP)),
     Mutant("groups are forgotten too early", Keyed.close_until, "end >= self._state.after", "end >= self._state.after + 30_000_000", test_top.check_forgetting),
     # ranks and frames
     Mutant("peers are ranked by their place", frame.called, "layout.peers_first - layout.first + 1", "at - layout.first + 1", ranks),

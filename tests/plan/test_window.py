@@ -213,6 +213,7 @@ def test_a_function_of_groups_says_what_it_gives(shop: Pipeline, clicks: Relatio
     ("make", "message"),
     [
         (lambda it: it.top(0, by="n"), "above zero; found 0"),
+        (lambda it: it.top(1, by="n", ties="row_number"), "rank or dense_rank; found 'row_number'"),
         (lambda it: it.top(1, by="nn"), "no column nn"),
         (lambda it: it.top(1, by="n NULLS LAST"), "nulls come first"),
         (lambda it: it.over("k").add(n2="lag(n)"), "lag of what order"),

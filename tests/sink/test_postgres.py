@@ -185,7 +185,7 @@ def test_an_option_that_libpq_does_not_know_is_an_error(postgres: PostgresServer
 def test_a_schema_is_not_made_by_reading(address: str) -> None:
     with pytest.raises(ViewStoreUnavailable, match="no views at postgresql://") as caught:
         open_store(address)
-    assert "millstream run FILE.py" in caught.value.hint
+    assert "millstream run FILE" in caught.value.hint
     open_store(address, create=True).close()
     with open_store(address) as store:
         assert store.views() == []

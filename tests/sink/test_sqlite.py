@@ -79,7 +79,7 @@ def test_any_other_address_is_an_error_that_says_what_there_is(address: str) -> 
 def test_a_missing_file_is_not_made_by_reading(path: Path) -> None:
     with pytest.raises(ViewStoreUnavailable, match="no views at") as caught:
         open_store(f"sqlite:{path}")
-    assert "millstream run FILE.py" in caught.value.hint
+    assert "millstream run FILE" in caught.value.hint
     assert not path.exists()
     open_store(f"sqlite:{path}", create=True).close()
     assert path.exists()

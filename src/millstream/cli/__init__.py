@@ -13,7 +13,7 @@ from importlib import import_module
 
 import click
 
-from millstream.cli.output import stderr
+from millstream.cli.output import complain, stderr
 from millstream.errors import BadName, ConfigError, MillstreamError
 from millstream.version import __version__
 
@@ -30,6 +30,7 @@ COMMANDS = {
     "produce": "produce",
     "rebuild": "rebuild",
     "run": "run",
+    "sql": "sql",
     "topics": "topics",
     "verify": "verify",
     "views": "views",
@@ -100,14 +101,5 @@ def execute(argv: list[str] | None = None) -> int:
     except MillstreamError as error:
         if debug:
             traceback.print_exc()
-        console = stderr()
-        console.print(f"[bold red]error:[/] {_escape(error.message)}", highlight=False, soft_wrap=True)
-        if error.hint:
-            console.print(f" [bold]hint:[/] {_escape(error.hint)}", highlight=False, soft_wrap=True)
+        complain(error)
         return 2 if isinstance(error, ConfigError | BadName) else 1
-
-
-def _escape(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)

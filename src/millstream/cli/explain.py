@@ -11,12 +11,12 @@ from millstream.errors import ConfigError
 
 
 @click.command("explain")
-@click.argument("file", metavar="FILE.py")
+@click.argument("file", metavar="FILE")
 @click.argument("view", required=False)
 @click.option("--svg", metavar="PATH", type=click.Path(dir_okay=False), help="Write a picture instead.")
 @json_option
 def command(file: str, view: str | None, svg: str | None, as_json: bool) -> None:
-    """Explain what the pipeline of FILE.py does, or one VIEW of it.
+    """Explain what the pipeline of FILE does, or one VIEW of it.
 
     For each view the tree of its operators, the sources first: what each does and in which stage, what it keeps and why,
     when that is dropped, which expressions run where, what views share, and what a replay may answer differently. Nothing

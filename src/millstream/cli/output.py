@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import msgspec
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from millstream import config
-from millstream.errors import ConfigError
+from millstream.errors import ConfigError, MillstreamError
 from millstream.event import Record
 from millstream.log import Log, open_log
 
@@ -38,6 +39,14 @@ def stdout() -> Console:
 def stderr() -> Console:
     """The console for everything else."""
     return Console(file=sys.stderr, highlight=False)
+
+
+def complain(error: MillstreamError) -> None:
+    """Say what went wrong, and what to do about it."""
+    console = stderr()
+    console.print(f"[bold red]error:[/] {escape(error.message)}", highlight=False, soft_wrap=True)
+    if error.hint:
+        console.print(f" [bold]hint:[/] {escape(error.hint)}", highlight=False, soft_wrap=True)
 
 
 def json_option(function: F) -> F:
@@ -72,11 +81,17 @@ def opened(log_url: str | None, *, create: bool = False) -> Log:
     return open_log(log_url or chosen.log, create=create, kafka=chosen.kafka)
 
 
-def opened_pipeline(file: str, log_url: str | None, *, master: str | None = None, conf: Sequence[str] = ()) -> Pipeline:
-    """The pipeline of a file, with what flags say of its log and of Spark, and settings say of Kafka and of Spark."""
-    from millstream.load import load_pipeline
+def opened_pipeline(
+    file: str | None, log_url: str | None, *, master: str | None = None, conf: Sequence[str] = ()
+) -> Pipeline:
+    """The pipeline of a file, with what flags say of its log and of Spark, and settings say of Kafka and of Spark.
 
-    pipeline = load_pipeline(file)
+    Without a file it is an empty one, over the log of the settings.
+    """
+    from millstream.load import load_pipeline
+    from millstream.pipeline import Pipeline
+
+    pipeline = load_pipeline(file) if file is not None else Pipeline("sql", log=settings().log)
     given = click.get_current_context().find_root().obj or {}
     pipeline.log = log_url or given.get("log") or pipeline.log
     pipeline.kafka = pipeline.kafka or settings().kafka
@@ -95,14 +110,20 @@ def quiet_spark(pipeline: Pipeline) -> Iterator[None]:
 
     With ``--debug`` they write to the terminal.
     """
+    with quiet_fd(Path(f"{pipeline.checkpoint}.spark.log").absolute()):
+        yield
+
+
+@contextmanager
+def quiet_fd(path: Path) -> Iterator[None]:
+    """Let the processes that we start write their errors to a file; our own consoles keep the terminal."""
     if "--debug" in sys.argv or os.environ.get("MILLSTREAM_DEBUG"):
         yield
         return
-    path = Path(f"{pipeline.checkpoint}.spark.log").absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
     kept = os.dup(2)
     with path.open("ab") as file:
-        os.dup2(file.fileno(), 2)  # for the processes that we start; our own consoles get the old one
+        os.dup2(file.fileno(), 2)
     before, sys.stderr = sys.stderr, os.fdopen(os.dup(kept), "w", buffering=1)
     try:
         yield

@@ -10,11 +10,11 @@ from millstream.cli.output import json_option, log_option, opened_pipeline, show
 
 
 @click.command("plan")
-@click.argument("file", metavar="FILE.py")
+@click.argument("file", metavar="FILE")
 @log_option
 @json_option
 def command(file: str, log_url: str | None, as_json: bool) -> None:
-    """Say what FILE.py would change against what its last run left: views, state, and how much of the log that needs.
+    """Say what FILE would change against what its last run left: views, state, and how much of the log that needs.
 
     Changes nothing, and needs no Spark.
 

@@ -10,7 +10,7 @@ from millstream.errors import UnknownView
 
 
 @click.command("rebuild")
-@click.argument("file", metavar="FILE.py")
+@click.argument("file", metavar="FILE")
 @click.argument("views", metavar="[VIEW]...", nargs=-1)
 @click.option("--takeover", is_flag=True, help="Exchange them even while the old version runs; that one then ends.")
 @click.option("--rollback", is_flag=True, help="Let the version before the last rebuild take its place again.")
@@ -29,7 +29,7 @@ def command(
     log_url: str | None,
     as_json: bool,
 ) -> None:
-    """Compute the views of FILE.py anew from the log, beside the stored ones, and let them take their place when caught up.
+    """Compute the views of FILE anew from the log, beside the stored ones, and let them take their place when caught up.
 
     The old views can be read, and the old version may run, until then. They are kept as VIEW~old, for --rollback. State belongs to
     a pipeline as a whole, so all views are computed anew, a new one among them is filled from the beginning of the log; VIEW only

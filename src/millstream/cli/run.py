@@ -48,7 +48,7 @@ COLUMNS = {
 
 
 @click.command("run")
-@click.argument("file", metavar="FILE.py")
+@click.argument("file", metavar="FILE")
 @click.option("--once", is_flag=True, help="Stop when everything that is in the log has been done.")
 @click.option("--close", is_flag=True, help="After that, end all time: every window closes. Later events are late.")
 @click.option("--interval", type=Duration(), default="0s", help="Start batches this far apart.  [default: at once]")
@@ -87,10 +87,10 @@ def command(
     conf: tuple[str, ...],
     log_url: str | None,
 ) -> None:
-    """Run the pipeline that FILE.py defines and keep its views up to date.
+    """Run the pipeline that FILE defines and keep its views up to date.
 
-    A restart goes on where the last run ended. SIGINT and SIGTERM let the batch end first. FILE.py:NAME picks one of several
-    pipelines in a file.
+    FILE is of Python or of SQL. A restart goes on where the last run ended. SIGINT and SIGTERM let the batch end first.
+    FILE.py:NAME picks one of several pipelines in a file.
 
     With --batch the views are computed once, over the whole log or a range of it, and replace what an earlier --batch made.
     Views that a stream keeps are left alone.
@@ -99,7 +99,7 @@ def command(
     Examples:
       millstream run shop.py
       millstream run shop.py --once --json
-      millstream run shop.py --once --close
+      millstream run shop.sql --once --close
       millstream run shop.py --batch --close --until 2026-02-01T00:00Z --out january
     """
     _refuse_mixture(click.get_current_context(), batch=batch)
@@ -184,10 +184,10 @@ def _bound(option: str, text: str | None) -> Bound:
 
 
 @contextmanager
-def stopping() -> Iterator[threading.Event]:
-    """Turn the first SIGINT or SIGTERM into a wish; the second one interrupts."""
+def stopping(*signals: int) -> Iterator[threading.Event]:
+    """Turn the first SIGINT or SIGTERM, or of the signals that are named, into a wish; the second one interrupts."""
     stop = threading.Event()
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in signals or (signal.SIGINT, signal.SIGTERM)}
 
     def wish(*_: Any) -> None:
         if stop.is_set():

@@ -19,12 +19,12 @@ from millstream.cli.output import (
 
 
 @click.command("verify")
-@click.argument("file", metavar="FILE.py")
+@click.argument("file", metavar="FILE")
 @spark_options
 @log_option
 @json_option
 def command(file: str, master: str | None, conf: tuple[str, ...], log_url: str | None, as_json: bool) -> int:
-    """Compute every view of FILE.py anew from the log, in one batch, and compare it with what is stored.
+    """Compute every view of FILE anew from the log, in one batch, and compare it with what is stored.
 
     Reads up to the offsets that the views are at; changes nothing. Exit code 1 if a view differs.
 

@@ -12,6 +12,9 @@ from millstream.cli.output import json_option, opened_pipeline, parse_time, quie
 from millstream.errors import UnknownView, ViewStoreUnavailable
 from millstream.sink import open_store
 
+FILES = (".py", ".sql")
+"""How files that define pipelines end; anything else with a colon is an address."""
+
 
 def views_option(function: Any) -> Any:
     """Add ``--views``."""
@@ -19,7 +22,7 @@ def views_option(function: Any) -> Any:
         "--views",
         "where",
         metavar="WHERE",
-        help="Where the views are: sqlite:PATH, postgresql://USER@HOST/DATABASE, or the pipeline's FILE.py.  [default: every *views.db here]",
+        help="Where the views are: sqlite:PATH, postgresql://USER@HOST/DATABASE, or the pipeline's FILE.  [default: every *views.db here]",
     )(function)
 
 
@@ -64,7 +67,7 @@ def list_views(where: str | None, as_json: bool) -> None:
     "--as-of",
     "at",
     metavar="BATCH|TIME",
-    help="As it was after that batch or at that time, computed anew from the log; --views names the pipeline's FILE.py.",
+    help="As it was after that batch or at that time, computed anew from the log; --views names the pipeline's FILE.",
 )
 @views_option
 @json_option
@@ -108,8 +111,8 @@ def query(view: str, sql: str, where: str | None, as_json: bool) -> None:
 
 
 def _as_of(view: str, at: str, where: str | None) -> Any:
-    if where is None or not where.partition(":")[0].endswith(".py"):
-        raise click.UsageError("--as-of computes the view from the log: name its definition with --views FILE.py")
+    if where is None or not where.partition(":")[0].endswith(FILES):
+        raise click.UsageError("--as-of computes the view from the log: name its definition with --views FILE")
     from millstream.runtime.travel import as_of
     from millstream.spark.session import stop_session
 
@@ -123,7 +126,7 @@ def _as_of(view: str, at: str, where: str | None) -> Any:
 
 
 def _stores(where: str | None) -> Iterator[str]:
-    if where is not None and ":" in where and not where.split(":")[0].endswith(".py"):
+    if where is not None and ":" in where and not where.split(":")[0].endswith(FILES):
         yield where
     elif where is not None:
         yield from dict.fromkeys(view.to for view in opened_pipeline(where, None).views.values())
@@ -131,7 +134,7 @@ def _stores(where: str | None) -> Iterator[str]:
         found = sorted(Path().glob("*views.db"))
         if not found:
             raise ViewStoreUnavailable(
-                "no *views.db in this folder", hint="name the place: --views sqlite:PATH or --views FILE.py"
+                "no *views.db in this folder", hint="name the place: --views sqlite:PATH or --views FILE"
             )
         yield from (f"sqlite:{path}" for path in found)
 

@@ -60,7 +60,7 @@ def does(spec: specs.Spec, say: Say) -> str:
             return f"by {keyed(spec.keys, say, *window)}: {_made(spec.measures, say)}{ends}"
         case specs.Top():
             per = f" of each {keyed(spec.keys, say)}" if spec.keys else ""
-            return f"the first {spec.count} by {_order(spec.order, say)}{per}"
+            return f"{chosen(spec)} by {_order(spec.order, say)}{per}"
         case specs.Over():
             looks = ", ".join(f"{each.name} = {_look(each, say, spec)}" for each in spec.looks)
             order = f", in the order of {_order(spec.order, say)}" if spec.order else ""
@@ -114,6 +114,15 @@ def call(function: str, arguments: Sequence[str], fraction: float = 0.0) -> str:
 def listed(names: Sequence[str]) -> str:
     """Names as one lists them: a, b and c."""
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def chosen(spec: specs.Top) -> str:
+    """Which rows a top takes.
+
+    >>> chosen(specs.Top((), (), (), 3)), chosen(specs.Top((), (), (), 3, ties="dense_rank"))
+    ('the first 3', 'those of dense_rank up to 3')
+    """
+    return f"those of {spec.ties} up to {spec.count}" if spec.ties else f"the first {spec.count}"
 
 
 def keyed(keys: Sequence[str], say: Say, *more: str) -> str:

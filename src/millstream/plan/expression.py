@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from sqlglot import ParseError, Token, TokenError, TokenType, exp, parse_one, tokenize
 
@@ -50,6 +50,9 @@ _UNREPEATABLE = _words(
     " spark_partition_id try_reflect uniform user uuid version"
 )
 _UNREPEATABLE_WORDS = _words("current_date current_time current_timestamp current_user localtimestamp session_user")
+AGGREGATES = frozenset(_AGGREGATES) | _OTHER_AGGREGATES
+"""The names of aggregates, those among them that are refused too."""
+GENERATORS = _GENERATORS
 _REPEAT_HINT = "a replay must give the same answer; use the event's time or _append_time"
 _PREFIX = "SELECT "  # so that a column named like a statement (comment, show, set) is read as a column
 
@@ -85,19 +88,43 @@ def substitute(sql: str, mapping: Mapping[str, str]) -> str:
     >>> substitute("amount * 2", {"amount": "price + tax"})
     '(price + tax) * 2'
     """
+    replacements = {name.lower(): text for name, text in mapping.items()}
+
+    def stand_in(names: tuple[str, ...], _: int) -> tuple[int, str] | None:
+        replacement = replacements.get(names[0].lower())
+        return None if replacement is None else (1, replacement)
+
+    return replace_columns(sql, stand_in)
+
+
+def replace_columns(sql: str, stand_in: Callable[[tuple[str, ...], int], tuple[int, str] | None]) -> str:
+    """Put expressions in the place of columns, each as it is written: ``a``, or ``t.a`` with a table or a struct before it.
+
+    ``stand_in`` gets the names and where in the text they begin. It gives how many of the names to replace and with what, or None
+    to leave them.
+
+    >>> replace_columns("b.price * b.n", lambda names, _: (2, names[1]))
+    'price * n'
+    """
     tree = _parse(sql, "expression")
     tokens = _tokens(sql, "expression")
     at = {token.start: index for index, token in enumerate(tokens)}
-    replacements = {name.lower(): text for name, text in mapping.items()}
     edits: list[tuple[int, int, str]] = []
     for column in _free_columns(tree):
-        first, last = column.parts[0], column.parts[-1]
-        replacement = replacements.get(first.name.lower())
-        if replacement is None or (plain_column(replacement) or "").lower() == first.name.lower():
+        start, _ = _span(column.parts[0])
+        found = stand_in(tuple(part.name for part in column.parts), start)
+        if found is None:
+            continue
+        count, replacement = found
+        last, (inner, end) = column.parts[-1], _span(column.parts[count - 1])
+        same = (plain_column(replacement) or "").lower() == column.parts[count - 1].name.lower()
+        if same and count == 1:
             continue
         _refuse_capture(column, replacement, sql)
-        start, end = _span(first)
-        alone = _is_alone(tokens, at[start])
+        if same:
+            edits.append((start, inner, ""))
+            continue
+        alone = count == 1 and _is_alone(tokens, at[start])
         edits.append((start, end, _trim(replacement) if alone else _operand(replacement)))
         if (name := _field_name(column)) is not None:
             _, end = _span(last)
@@ -115,22 +142,29 @@ def parse_named(text: str) -> Named:
     >>> parse_named("amount * 2 AS twice")
     Named(name='twice', expression='amount * 2')
     """
-    tree = _parse(text, "column")
-    tokens = _tokens(text, "column")
-    if isinstance(tree, exp.Alias):
-        name = tree.args["alias"].name
-        tokens = tokens[:-1]
-        if tokens[-1].token_type == TokenType.ALIAS:
-            tokens = tokens[:-1]
-        return Named(name, text[tokens[0].start : tokens[-1].end + 1])
-    if isinstance(tree, exp.Star):
-        raise PlanError("column `*`: expected one column; found all of them")
-    whole = text[tokens[0].start : tokens[-1].end + 1]
-    if isinstance(tree, exp.Aliases) or (name := plain_column(whole)) is None:
+    whole, name = parse_item(text)
+    if name is None and (name := plain_column(whole)) is None:
         raise PlanError(
             f"column `{text}`: expected a column or an expression with a name", hint=f"write {whole} AS name"
         )
     return Named(name, whole)
+
+
+def parse_item(text: str) -> tuple[str, str | None]:
+    """Cut an expression from the name behind it, if it has one.
+
+    >>> parse_item("count(*) n"), parse_item("count(*)")
+    (('count(*)', 'n'), ('count(*)', None))
+    """
+    tree = _parse(text, "column")
+    tokens = _tokens(text, "column")
+    name = None
+    if isinstance(tree, exp.Alias):
+        name = str(tree.args["alias"].name)
+        tokens = tokens[:-2] if tokens[-2].token_type == TokenType.ALIAS else tokens[:-1]
+    elif isinstance(tree, exp.Star):
+        raise PlanError("column `*`: expected one column; found all of them")
+    return text[tokens[0].start : tokens[-1].end + 1], name
 
 
 def parse_aggregate(name: str, text: str, columns: Iterable[str]) -> Aggregation:

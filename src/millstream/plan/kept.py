@@ -29,7 +29,8 @@ def keeps(spec: specs.Spec, say: Say) -> str:
             moment = f"one row {_each(spec.keys, ['moment'])}, {_TAKEN_BACK} and a session may fall apart"
             return f"{moment}: {_parts(spec, say)}"
         case specs.Top(insert_only=True):
-            return f"the best {spec.count} rows {_of_each(spec.keys, say)}: nothing is taken back"
+            best = f"the rows of {spec.ties} up to {spec.count}" if spec.ties else f"the best {spec.count} rows"
+            return f"{best} {_of_each(spec.keys, say)}: nothing is taken back"
         case specs.Top():
             return f"every row, {_TAKEN_BACK} and the next best must be at hand"
         case specs.Over():

@@ -160,7 +160,7 @@ def _top(node: Top, insert_only: bool) -> Laid:
     names = _Names(columns)
     keys = tuple(map(names.name, node.per))
     horizon = _horizon(facts.settled(node.input), keys)
-    spec = specs.Top(keys, columns, names.order(node.order), node.count, horizon, insert_only)
+    spec = specs.Top(keys, columns, names.order(node.order), node.count, horizon, insert_only, ties=node.ties)
     return Laid(spec, names.wanted, keys, horizon is not None)
 
 

@@ -28,6 +28,7 @@ from millstream.plan.nodes import (
     Over,
     Place,
     Ranking,
+    Ties,
     Top,
     Union,
     output_columns,
@@ -98,12 +99,14 @@ def over(
     return Over(node, keys, ordering, made, place)
 
 
-def top(node: Node, count: int, by: str, per: Any, place: Place) -> Top:
+def top(node: Node, count: int, by: str, per: Any, ties: Ties | None, place: Place) -> Top:
     """The first rows of each group."""
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise PlanError(f"top: expected how many rows, above zero; found {count!r}")
     order = expression.parse_order(by, visible(node), "top: by")
-    return Top(node, count, order, partition_of(node, per, "top: per"), place)
+    if ties is not None and ties not in get_args(Ties):
+        raise PlanError(f"top: expected ties to be {' or '.join(get_args(Ties))}; found {ties!r}")
+    return Top(node, count, order, partition_of(node, per, "top: per"), ties, place)
 
 
 def deduplicate(node: Node, ids: Any, within: str | timedelta | None, place: Place) -> Deduplicate:

@@ -29,6 +29,7 @@ Function: TypeAlias = Literal[
     "approx_percentile",
     "approx_count_distinct",
 ]
+Ties: TypeAlias = Literal["rank", "dense_rank"]
 Ranking: TypeAlias = Literal["row_number", "rank", "dense_rank", "lag", "lead"]
 
 
@@ -38,9 +39,13 @@ class Place:
 
     file: str
     line: int
+    column: int = 0
+    """Said of SQL only, where a line may hold much."""
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}"
+        if not self.column:
+            return f"{self.file}:{self.line}"
+        return f"{self.file}:{self.line}:{self.column}" if self.file else f"line {self.line}, column {self.column}"
 
 
 NOWHERE = Place("", 0)
@@ -281,12 +286,13 @@ class Over:
 
 @dataclass(frozen=True, slots=True)
 class Top:
-    """The first ``count`` rows in this order, of each group of rows with equal ``per``."""
+    """The first ``count`` rows in this order, of each group of rows with equal ``per``; with ``ties`` all of the first ranks."""
 
     input: Node
     count: int
     order: tuple[Ordering, ...]
     per: tuple[str, ...] = ()
+    ties: Ties | None = None
     place: Place = field(default=NOWHERE, compare=False)
 
 

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 
 from millstream.errors import PlanError
@@ -13,10 +14,14 @@ from millstream.plan.nodes import Place
 
 _PACKAGE = str(Path(__file__).parent.parent) + os.sep
 
+_SAID: ContextVar[Place | None] = ContextVar("said", default=None)
+
 
 def here() -> Place:
-    """The line of the caller nearest to us that is not Millstream's own; its file as Python knows it, relative if below the
+    """Where :func:`said_at` says, else the line of the caller nearest to us that is not Millstream's own; its file as Python knows it, relative if below the
     working directory."""
+    if (said := _SAID.get()) is not None:
+        return said
     frame = sys._getframe(1)
     while frame.f_code.co_filename.startswith(_PACKAGE) and frame.f_back is not None:
         frame = frame.f_back
@@ -33,3 +38,13 @@ def placed(place: Place) -> Iterator[None]:
         yield
     except PlanError as error:
         raise PlanError(f"{place}: {error.message}", hint=error.hint) from error.__cause__
+
+
+@contextmanager
+def said_at(place: Place) -> Iterator[None]:
+    """Let everything that is defined inside be said at this place: in a file of SQL, and not in the line that reads it."""
+    before = _SAID.set(place)
+    try:
+        yield
+    finally:
+        _SAID.reset(before)

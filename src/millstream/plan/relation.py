@@ -34,6 +34,7 @@ from millstream.plan.nodes import (
     Over,
     Select,
     Source,
+    Ties,
     Top,
     Union,
     Where,
@@ -114,14 +115,15 @@ class Relation:
         keys = tuple(Named(name, expression.quote(name)) for name in self.columns)
         return Relation(Aggregate(self.node, keys, None, (), here()))
 
-    def top(self, count: int, by: str, per: str | Sequence[str] | None = None) -> Relation:
+    def top(self, count: int, by: str, per: str | Sequence[str] | None = None, *, ties: Ties | None = None) -> Relation:
         """Keep the first rows in an order, ``"n DESC, page"``, of each group with equal ``per``.
 
-        Ties are broken by the whole row. One more than there is room for is left out, also if it is equal.
+        Ties are broken by the whole row. One more than there is room for is left out, also if it is equal. With
+        ``ties="rank"`` or ``"dense_rank"`` rows of equal order have one rank, as in SQL, and all of rank up to ``count`` stay.
         """
         place = here()
         with placed(place):
-            return Relation(neighbours.top(self.node, count, by, per, place))
+            return Relation(neighbours.top(self.node, count, by, per, ties, place))
 
     def deduplicate(self, ids: str | Sequence[str], within: str | timedelta | None = None) -> Relation:
         """Keep, of rows with one id, the first by event time, and no other that is at most ``within`` after it (None: ever)."""
@@ -233,6 +235,10 @@ class Grouped:
             check_approximate(made, self.node, self.window)
         return Relation(Aggregate(self.node, self.keys, self.window, made, place))
 
+    def distinct(self) -> Relation:
+        """Give one row for each group: its keys, and the window's start and end; nothing else."""
+        return Relation(Aggregate(self.node, self.keys, self.window, (), here()))
+
 
 @dataclass(frozen=True, slots=True)
 class Neighbours:
@@ -318,7 +324,8 @@ def _lines(node: Node) -> list[str]:
             ]
         case Top():
             per = f" per {', '.join(node.per)}" if node.per else ""
-            return [*_lines(node.input), f"top {node.count} by {_order(node.order)}{per}"]
+            ties = f" by {node.ties}" if node.ties else ""
+            return [*_lines(node.input), f"top {node.count}{ties} by {_order(node.order)}{per}"]
         case Deduplicate():
             within = f" within {format_duration(node.within)}" if node.within else ""
             return [*_lines(node.input), f"deduplicate {', '.join(node.id)}{within}"]

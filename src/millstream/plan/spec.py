@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from millstream.plan.nodes import Column, Emit, Function, How, Look
+from millstream.plan.nodes import Column, Emit, Function, How, Look, Ties
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Horizon:
 
 @dataclass(frozen=True, slots=True)
 class Top:
-    """The first ``count`` rows of each group in this order; ties are broken by the whole row.
+    """The first ``count`` rows of each group in this order; ties are broken by the whole row, or by ``ties`` have one rank.
 
     With a ``horizon``, whose time is one of the keys, a group is forgotten when it can change no more.
     """
@@ -91,6 +91,7 @@ class Top:
     horizon: Horizon | None = None
     insert_only: bool = True
     retract: bool = True
+    ties: Ties | None = None
 
 
 @dataclass(frozen=True, slots=True)

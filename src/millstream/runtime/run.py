@@ -73,7 +73,8 @@ class Options:
 
     ``rate_limit`` bounds the records of a batch; an append is never cut in two. ``rebuild`` forgets views and checkpoint
     first. ``takeover`` takes the pipeline from whoever runs it. ``beside`` builds a version beside the one that is stored, for
-    :mod:`millstream.runtime.rebuild`: under names of its own, and nothing is sent to sinks.
+    :mod:`millstream.runtime.rebuild`: under names of its own, and nothing is sent to sinks. Without ``heartbeats`` nothing is
+    appended to the log, so that windows close only by what comes.
     """
 
     once: bool = False
@@ -83,6 +84,7 @@ class Options:
     takeover: bool = False
     rebuild: bool = False
     beside: bool = False
+    heartbeats: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,7 @@ def run(
     takeover: bool = False,
     rebuild: bool = False,
     beside: bool = False,
+    heartbeats: bool = True,
     progress: Callable[[Progress], None] | None = None,
     stop: threading.Event | None = None,
 ) -> Progress:
@@ -129,7 +132,7 @@ def run(
 
     A session that is passed in is used and never stopped. ``progress`` is called after every batch, from another thread.
     """
-    options = Options(once or close, close, parse_duration(interval), rate_limit, takeover, rebuild, beside)
+    options = Options(once or close, close, parse_duration(interval), rate_limit, takeover, rebuild, beside, heartbeats)
     if rate_limit is not None and rate_limit < 1:
         raise ConfigError(f"rate_limit: found {rate_limit}, expected at least 1")
     return _Run(pipeline, options, progress or (lambda _: None), stop or threading.Event()).run(spark)
@@ -367,6 +370,8 @@ class _Run:
                 self._failed(error)
                 return
             if caught_up is None:
+                if not self.options.heartbeats:
+                    continue
                 self.heartbeats.beat(query, time.time_ns() // 1000)
             elif caught_up.done():
                 if self.heartbeats.beat(query, None) or not closed:

@@ -102,7 +102,7 @@ def entries_of(pipeline: Pipeline, address: str, limit: int = 1000) -> list[Entr
     with open_sink(address) as sink:
         entries = sink.entries(pipeline.name, limit)
     if not entries:
-        raise PipelineError(f"pipeline {pipeline.name} has not run yet", hint="`millstream run FILE.py --once`")
+        raise PipelineError(f"pipeline {pipeline.name} has not run yet", hint="`millstream run FILE --once`")
     return entries
 
 

@@ -145,7 +145,7 @@ def find(where: str, views: Mapping[str, S], view: str) -> S:
     if view not in views:
         raise UnknownView(
             f"{where}: no view {view!r}; found {', '.join(views) or 'none'}",
-            hint="`millstream run FILE.py` makes the views of a pipeline",
+            hint="`millstream run FILE` makes the views of a pipeline",
         )
     return views[view]
 

@@ -49,7 +49,7 @@ VIEW_FILE = Form(
     FORMAT,
     _SCHEMA,
     {
-        "missing": Words(ViewStoreUnavailable, "no views at {where}", "`millstream run FILE.py` makes them"),
+        "missing": Words(ViewStoreUnavailable, "no views at {where}", "`millstream run FILE` makes them"),
         "closed": Words(ViewStoreUnavailable, "{where}: the views are closed{why}"),
         "full": Words(
             ViewStoreUnavailable,

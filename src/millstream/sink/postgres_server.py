@@ -118,7 +118,7 @@ class Server:
                     found = FORMAT
         if found is None:
             self.close()
-            raise ViewStoreUnavailable(f"no views at {self.address}", hint="`millstream run FILE.py` makes them")
+            raise ViewStoreUnavailable(f"no views at {self.address}", hint="`millstream run FILE` makes them")
         if found > FORMAT:
             self.close()
             raise ViewError(

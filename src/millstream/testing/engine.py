@@ -9,32 +9,24 @@ from __future__ import annotations
 import copy
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
-import polars as pl
-import pyarrow as pa
 
-from millstream.errors import NeedsSpark
-from millstream.event import Record
 from millstream.failpoint import failpoint
-from millstream.kernel.chunk import Chunk
-from millstream.kernel.decode import Decoder, FeedDecoder
-from millstream.kernel.host import Host
 from millstream.kernel.state import Memory
-from millstream.kernel.unpack import raw_schemas
 from millstream.log.sqlite import SqliteLog
 from millstream.pipeline import Pipeline
 from millstream.plan.chain import Chain, ViewPlan, build_chain
 from millstream.plan.nodes import source_of
 from millstream.runtime.checkpoint import open_checkpoint
-from millstream.runtime.delivery import Delivery, Position, finished_schema
+from millstream.runtime.delivery import Delivery, Position
 from millstream.runtime.heartbeat import Heartbeats
 from millstream.sink import Target, open_sink
-from millstream.testing.leftover import judge, to_records
+from millstream.testing.local import Local
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -66,11 +58,10 @@ class Engine:
     ) -> None:
         self.pipeline, self.folder, self.spark = pipeline, folder, spark
         self.chain = _chain(pipeline, folder)
-        self.host = Host(self.chain, {feed.number: partitions for feed in self.chain.feeds})
-        self.decoder = Decoder(self.host, utc=spark is None or spark.conf.get("spark.sql.session.timeZone") == "UTC")
-        self.host.types = self._types()
-        raw = raw_schemas(self.chain, self.host.types)
-        schemas = {each.name: finished_schema(spark, each, raw[each.name]) for each in self.chain.outputs}
+        self.local = Local(
+            pipeline.name, self.chain, {feed.source.topic: partitions for feed in self.chain.feeds}, spark
+        )
+        schemas = self.local.schemas
         self.targets = {
             each.to: [
                 Target(one.name, schemas[one.name], one.key, append=one.append)
@@ -92,7 +83,8 @@ class Engine:
             sink = self._stack.enter_context(open_sink(address))
             sinks[address] = sink, sink.claim(self.pipeline.name, takeover=True)
             sink.prepare(self.pipeline.name, self.pipeline.fingerprint(), targets)
-        starts = {feed.source.topic: dict.fromkeys(self._partitions(feed.number), 0) for feed in self.chain.feeds}
+        partitions = self.local.host.partitions
+        starts = {feed.source.topic: dict.fromkeys(range(partitions[feed.number]), 0) for feed in self.chain.feeds}
         last = next(iter(sinks.values()))[0].last(self.pipeline.name)
         checkpoint = open_checkpoint(self.folder / "checkpoint", self.pipeline, self.chain, starts, last, 1)
         self.position = Position(checkpoint.start, {topic: dict(found) for topic, found in checkpoint.start.items()})
@@ -131,62 +123,13 @@ class Engine:
 
     def _run(self, planned: Planned) -> None:
         began, stores = time.monotonic(), copy.deepcopy(self.stores)  # a batch that fails leaves them as they were
-        chunks = [chunk for topic in planned.ends for chunk in self._chunks(topic, planned.ends[topic])]
-        for stage in self.chain.stages:
-            chunks = self.host.run_stage(stage, chunks, stores)
+        chunks = self.local.run(self.log, self.done.ends, planned.ends, stores)
         failpoint("run.before_delivery")
         self.delivery.commit(chunks, planned.batch, began)
         failpoint("run.after_delivery")
         buckets = [(*place, store.meta(), store.segments) for place, store in stores.items()]
         self.stores, self.done = stores, Stored(planned.batch, planned.ends, buckets)
         _write(self._path("state"), self.done)
-
-    def _chunks(self, topic: str, ends: Mapping[int, int]) -> Iterator[Chunk]:
-        """What is new in a topic, decoded and packed."""
-        for partition, end in ends.items():
-            start = self.done.ends[topic][partition]
-            records = self.log.read(topic, partition, start, end - start) if end > start else []
-            made, left = self.decoder.pack(topic, partition, to_records(records))
-            yield from made
-            rest = [record for record, is_left in zip(records, left, strict=True) if is_left]
-            decoder = self.decoder.feeds[topic]
-            if rest and self.spark is not None:
-                yield from self._by_spark(self.spark, rest)
-            elif rest and isinstance(decoder, FeedDecoder):
-                frame = judge(decoder, self.pipeline.name, partition, rest)
-                yield from self.host.pack_feed(decoder.feed, partition, frame)
-
-    def _by_spark(self, spark: SparkSession, records: list[Record]) -> Iterator[Chunk]:
-        """Decode records as a running pipeline does."""
-        from millstream.spark.lower import decode
-        from millstream.spark.shortcut import RAW
-
-        rows = [(r.key, r.value, r.topic, r.partition, r.offset, r.time, r.append_time) for r in records]
-        columns = [pa.array(column, kind) for column, kind in zip(zip(*rows, strict=True), RAW.values(), strict=True)]
-        frame = spark.createDataFrame(pa.Table.from_arrays(columns, list(RAW)))
-        for batch in decode(frame, self.chain, self.pipeline.name).toArrow().to_batches():
-            yield from self.host.pack(batch)
-
-    def _types(self) -> Mapping[int, pl.Schema]:
-        """The types of each feed's expressions; NeedsSpark if only Spark knows them."""
-        if self.spark is not None:
-            from millstream.runtime.run import empty_records
-            from millstream.spark.lower import decode, feed_types
-
-            return feed_types(decode(empty_records(self.spark), self.chain, self.pipeline.name), self.chain)
-        types = {}
-        for topic, decoder in self.decoder.feeds.items():
-            if isinstance(decoder, str):
-                raise NeedsSpark(
-                    f"topic {topic}: {decoder} is not computed without Spark",
-                    hint="give the trial a session: trial(…, spark=spark_session())",
-                )
-            schema = decoder.decode(0, to_records([]))[0].schema
-            types[decoder.feed.number] = pl.Schema({each.name: schema[each.name] for each in decoder.feed.expressions})
-        return types
-
-    def _partitions(self, feed: int) -> range:
-        return range(self.host.partitions[feed])
 
     def _path(self, name: str) -> Path:
         return self.folder / "checkpoint" / name

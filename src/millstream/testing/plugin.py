@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def trial(request: pytest.FixtureRequest) -> Iterator[Callable[..., Trial]]:
-    """Put pipelines on trial: ``trial("shop.py")`` or ``trial(pipeline)``, options as those of ``millstream.testing.Trial``.
+    """Put pipelines on trial: ``trial("shop.py")``, ``trial("shop.sql")`` or ``trial(pipeline)``, options as those of ``millstream.testing.Trial``.
 
     A file is looked for beside the test, then where pytest was started. All trials end with the test.
     """
@@ -26,7 +27,7 @@ def trial(request: pytest.FixtureRequest) -> Iterator[Callable[..., Trial]]:
 
         def begin(pipeline: Pipeline | str | Path, **options: Any) -> Trial:
             if isinstance(pipeline, str | Path):
-                file = str(pipeline).partition(".py:")[0].removesuffix(".py") + ".py"
+                file = re.sub(r"(?<=\.py):\w+$", "", str(pipeline))
                 beside = request.path.parent
                 pipeline = beside / pipeline if (beside / file).is_file() else pipeline
             return stack.enter_context(Trial(pipeline, **options))

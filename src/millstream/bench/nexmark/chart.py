@@ -51,7 +51,8 @@ Result = Mapping[str, Any]
 
 
 def draw(results: Sequence[Result], title: str) -> str:
-    """Draw results, each with ``name`` of a query, ``system``, ``value`` in events a second or none, and ``correct``."""
+    """Draw results, each with ``name`` of a query, ``system``, ``value`` in events a second or none, ``correct``, and
+    ``note`` of what is wrong or why it cannot run."""
     found = {(each["name"], each["system"]): each for each in results}
     queries = sorted({name for name, _ in found}, key=lambda name: (len(name), name))
     systems = [system for system in _COLOURS if any(other == system for _, other in found)]
@@ -108,7 +109,7 @@ def _bar(result: Result, x: float, top: float) -> str:
     style, base, value = _COLOURS[result["system"]], _TOP + _HEIGHT, result.get("value")
     said = f"{result['name']}, {_NAMES[result['system']]}: "
     if not value:
-        tip = f"<title>{escape(said + 'cannot run. ' + str(result.get('reason') or ''))}</title>"
+        tip = f"<title>{escape(said + 'cannot run. ' + str(result.get('note') or ''))}</title>"
         return f'<path class="cross {style}" d="M{x + 1:g} {base - 8}l6 6m0 -6l-6 6">{tip}</path>'
     wrong = result.get("correct") is False
     tall = round(_HEIGHT * value / top, 1)

@@ -7,7 +7,7 @@ CREATE STREAM events (
     bid STRUCT<auction: BIGINT, bidder: BIGINT, price: BIGINT, channel: STRING, url: STRING, extra: STRING>,
     dateTime TIMESTAMP,
     WATERMARK FOR dateTime AS dateTime - INTERVAL 4 SECONDS
-) WITH (topic = 'nexmark', format = 'json', ahead = '36500 days');
+) WITH (topic = '${topic}', format = 'json', ahead = '36500 days');
 
 CREATE TEMPORARY VIEW person AS
 SELECT person.id, person.name, person.emailAddress, person.creditCard, person.city, person.state, dateTime, person.extra

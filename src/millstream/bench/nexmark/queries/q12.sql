@@ -3,7 +3,7 @@ CREATE STREAM events (
     event_type INT,
     bid STRUCT<bidder: BIGINT>,
     WATERMARK FOR _append_time AS _append_time
-) WITH (topic = 'nexmark', format = 'json');
+) WITH (topic = '${topic}', format = 'json');
 
 CREATE VIEW q12 AS
 SELECT bid.bidder AS bidder, count(*) AS n, window_start, window_end

@@ -1,0 +1,1 @@
+"""The SQL shell: statements define, queries are answered or followed."""

@@ -1,0 +1,1 @@
+"""SQL: statements that define pipelines, and queries that become relations. Nothing here needs Spark."""

@@ -1,0 +1,158 @@
+"""GROUP BY: keys and aggregates are cut out of the expressions above them, which go on from the group's columns.
+
+The same aggregate written twice is computed once. What is neither a key nor inside of an aggregate has no value in a group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from millstream.plan import expression
+from millstream.plan.nodes import WINDOW_COLUMNS, Window
+from millstream.plan.place import said_at
+from millstream.plan.relation import Relation
+from millstream.sql.calls import aggregates, closing
+from millstream.sql.items import Above
+from millstream.sql.joins import free
+from millstream.sql.scope import Scope, names_in, path
+from millstream.sql.syntax import Select
+from millstream.sql.windows import InFrom, is_window_call, is_window_column, window_call
+from millstream.sql.words import Piece, Text, Word, canonical, edit, words
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key of the groups: its expression over the relation below, and its name."""
+
+    sql: str
+    name: str
+
+
+@dataclass(slots=True)
+class Groups:
+    """Groups while the expressions above them are read: keys, a window, and the aggregates found so far, by their words."""
+
+    text: Text
+    keys: tuple[Key, ...]
+    window: Window | None
+    found: dict[tuple[str, ...], tuple[str, str]] = field(default_factory=dict)
+
+    def name(self, sql: str, name: str) -> None:
+        """Let an aggregate go by the name that its column has, if the expression is nothing else and the name is free."""
+        calls = aggregates(sql)
+        if len(calls) == 1 and calls[0].head == sql and free(name, self._taken()) == name:
+            self.found.setdefault(canonical(sql), (name, sql))
+
+    def rewrite(self, sql: str, at: int) -> str:
+        """An expression over the groups for one over the rows below; what has no value in a group is refused."""
+        edits = []
+        for call in aggregates(sql):
+            known = self.found.get(canonical(call.head))
+            if known is None:
+                known = self._number(), call.head
+                self.found[canonical(call.head)] = known
+            edits.append((call.start, call.end, expression.quote(known[0])))
+        names = {canonical(key.sql): key.name for key in self.keys}
+        if self.window is not None:
+            names |= {(name.upper(),): name for name in WINDOW_COLUMNS}
+        found = words(sql)
+        for key in sorted(names, key=len, reverse=True):
+            for start, end in _places(found, key):
+                if not any(start < other and begun < end for begun, other, _ in edits):
+                    edits.append((start, end, expression.quote(names[key])))
+        for column, start in names_in(sql):
+            if not any(begun <= start < end for begun, end, _ in edits):
+                name = ".".join(column)
+                message = f"`{sql}`: {name} is neither in GROUP BY nor inside an aggregate"
+                raise self.text.error(
+                    at, message, f"group by it, or say which of its values: max({name}), collect_list({name})"
+                )
+        return edit(sql, edits)
+
+    def relation(self, below: Relation, at: int) -> Relation:
+        """The groups, with all aggregates that were found."""
+        with said_at(self.text.place(at)):
+            keys = [f"{key.sql} AS {expression.quote(key.name)}" for key in self.keys]
+            grouped = below.group_by(*keys, *([self.window] if self.window else []))
+            return grouped.agg(**dict(self.found.values())) if self.found else grouped.distinct()
+
+    def _taken(self) -> list[str]:
+        return [*(key.name for key in self.keys), *(name for name, _ in self.found.values()), *WINDOW_COLUMNS]
+
+    def _number(self) -> str:
+        taken = {name.lower() for name in self._taken()}
+        return next(name for number in range(1, len(taken) + 2) if (name := f"agg_{number}") not in taken)
+
+
+def grouped(
+    relation: Relation, scope: Scope, window: InFrom | None, select: Select, above: Above
+) -> tuple[Relation, Above]:
+    """The groups of a SELECT, and the expressions above them; the relation as it is if there is no GROUP BY and no aggregate."""
+    is_grouped = select.group is not None or select.having is not None or any(aggregates(each.sql) for each in above)
+    if not is_grouped:
+        if window is not None:
+            window.check([], False, scope)
+        return relation, above
+    keys, said = _keys(scope, window, select, above)
+    groups = Groups(scope.text, keys, said)
+    for each in above.items:
+        groups.name(each.sql, each.name)
+    above = above.map(groups.rewrite)
+    at = select.group[0].at if select.group else select.at
+    made = groups.relation(relation, at)
+    for each in above.having:
+        with said_at(scope.text.place(each.at)):
+            made = made.where(each.sql)
+    return made, above
+
+
+def _keys(scope: Scope, window: InFrom | None, select: Select, above: Above) -> tuple[tuple[Key, ...], Window | None]:
+    """The keys of GROUP BY: columns, expressions, numbers and names of what SELECT gives; and its window."""
+    said = next((window_call(each, scope) for each in select.group or () if is_window_call(each)), None)
+    names = {each.name.lower(): each.sql for each in reversed(above.items)}
+    texts: dict[tuple[str, ...], str] = {}
+    used = False
+    for piece in select.group or ():
+        if is_window_call(piece):
+            continue
+        sql = _key_text(scope, piece, above, names)
+        if (window or said) and is_window_column(sql):
+            used = True
+        else:
+            texts.setdefault(canonical(sql), sql)
+    if window is not None:
+        if said is not None:
+            raise scope.text.error(window.at, "a window in FROM and one in GROUP BY; expected one of them")
+        window.check(list(texts.values()), used, scope)
+        said = window.window(scope)
+    shown = {canonical(each.sql): each.name for each in reversed(above.items)}
+    keys: list[Key] = []
+    for number, (key, sql) in enumerate(texts.items(), 1):
+        found = path(sql)
+        name = shown.get(key) or (found[-1] if found else f"key_{number}")
+        keys.append(Key(sql, free(name, [each.name for each in keys], f"key_{number}")))
+    return tuple(keys), said
+
+
+def _key_text(scope: Scope, piece: Piece, above: Above, names: dict[str, str]) -> str:
+    if not piece.sql.isdigit():
+        return scope.resolve(piece, fallback=lambda name, _: names.get(name.lower()))
+    if not 1 <= int(piece.sql) <= len(above.items):
+        raise scope.text.error(piece.at, f"GROUP BY {piece.sql}: there are {len(above.items)} columns")
+    return above.items[int(piece.sql) - 1].sql
+
+
+def _places(found: list[Word], key: tuple[str, ...]) -> Iterable[tuple[int, int]]:
+    """Where an expression stands in another as a part of its own: alone, between brackets or commas, or in one piece anyway."""
+    said = [word.text or (word.value.upper() if word.is_name else f"'{word.value}'") for word in found]
+    for start in range(len(said) - len(key) + 1):
+        end = start + len(key)
+        if tuple(said[start:end]) != key:
+            continue
+        before, after = said[start - 1] if start else "", said[end] if end < len(said) else ""
+        dotted = all(word.is_name or word.text == "." for word in found[start:end])
+        called = closing(found, start + 1) == end - 1 or closing(found, start) == end - 1
+        apart = before in ("", "(", ",") and after in ("", ")", ",")
+        if before != "." and (apart or called or (dotted and after != "(")):
+            yield found[start].start, found[end - 1].end

@@ -1,0 +1,101 @@
+"""What lies between a log and a sink, in this process: records decoded, admitted and put through the kernels, stage by stage.
+
+Only what Spark does between the parts is a loop. Without a session, what only Spark can compute is NeedsSpark, never a guess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, MutableMapping
+from typing import TYPE_CHECKING
+
+import polars as pl
+import pyarrow as pa
+
+from millstream.errors import NeedsSpark
+from millstream.event import Record
+from millstream.kernel.chunk import Chunk
+from millstream.kernel.decode import Decoder, FeedDecoder
+from millstream.kernel.host import Host
+from millstream.kernel.state import Memory
+from millstream.kernel.unpack import raw_schemas
+from millstream.log import Log
+from millstream.plan.chain import Chain
+from millstream.runtime.delivery import finished_schema
+from millstream.testing.leftover import judge, to_records
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Offsets = Mapping[str, Mapping[int, int]]
+Stores = MutableMapping[tuple[int, int, int], Memory]
+
+
+class Local:
+    """A chain that runs in this process; ``partitions`` of each topic are known from the start."""
+
+    def __init__(
+        self, name: str, chain: Chain, partitions: Mapping[str, int], spark: SparkSession | None = None
+    ) -> None:
+        self.name, self.chain, self.spark = name, chain, spark
+        self.host = Host(chain, {feed.number: partitions[feed.source.topic] for feed in chain.feeds})
+        self.decoder = Decoder(self.host, utc=spark is None or spark.conf.get("spark.sql.session.timeZone") == "UTC")
+        self.host.types = self._types()
+        raw = raw_schemas(chain, self.host.types)
+        self.schemas: dict[str, pa.Schema] = {
+            each.name: finished_schema(spark, each, raw[each.name]) for each in chain.outputs
+        }
+
+    def run(self, log: Log, starts: Offsets, ends: Offsets, stores: Stores) -> list[Chunk]:
+        """Compute a batch of the log; what reaches the sink. ``stores`` hold the state, and then the state after it."""
+        chunks = [
+            chunk
+            for topic, found in ends.items()
+            for partition, end in found.items()
+            for chunk in self._chunks(log, topic, partition, starts[topic][partition], end)
+        ]
+        for stage in self.chain.stages:
+            chunks = self.host.run_stage(stage, chunks, stores)
+        return chunks
+
+    def _chunks(self, log: Log, topic: str, partition: int, start: int, end: int) -> Iterator[Chunk]:
+        """What is new in a partition, decoded and packed."""
+        records = log.read(topic, partition, start, end - start) if end > start else []
+        records = [record for record in records if record.offset < end]  # a compacted topic has gaps
+        made, left = self.decoder.pack(topic, partition, to_records(records))
+        yield from made
+        rest = [record for record, is_left in zip(records, left, strict=True) if is_left]
+        decoder = self.decoder.feeds[topic]
+        if rest and self.spark is not None:
+            yield from self._by_spark(self.spark, rest)
+        elif rest and isinstance(decoder, FeedDecoder):
+            frame = judge(decoder, self.name, partition, rest)
+            yield from self.host.pack_feed(decoder.feed, partition, frame)
+
+    def _by_spark(self, spark: SparkSession, records: list[Record]) -> Iterator[Chunk]:
+        """Decode records as a running pipeline does."""
+        from millstream.spark.lower import decode
+        from millstream.spark.shortcut import RAW
+
+        rows = [(r.key, r.value, r.topic, r.partition, r.offset, r.time, r.append_time) for r in records]
+        columns = [pa.array(column, kind) for column, kind in zip(zip(*rows, strict=True), RAW.values(), strict=True)]
+        frame = spark.createDataFrame(pa.Table.from_arrays(columns, list(RAW)))
+        for batch in decode(frame, self.chain, self.name).toArrow().to_batches():
+            yield from self.host.pack(batch)
+
+    def _types(self) -> Mapping[int, pl.Schema]:
+        """The types of each feed's expressions; NeedsSpark if only Spark knows them."""
+        if self.spark is not None:
+            from millstream.runtime.run import empty_records
+            from millstream.spark.lower import decode, feed_types
+
+            return feed_types(decode(empty_records(self.spark), self.chain, self.name), self.chain)
+        types = {}
+        for topic, decoder in self.decoder.feeds.items():
+            if isinstance(decoder, str):
+                raise NeedsSpark(
+                    f"topic {topic}: {decoder} is not computed without Spark",
+                    hint="give the trial a session: trial(…, spark=spark_session())",
+                )
+            schema = decoder.decode(0, to_records([]))[0].schema
+            types[decoder.feed.number] = pl.Schema({each.name: schema[each.name] for each in decoder.feed.expressions})
+        return types
