@@ -150,10 +150,13 @@ def nexmark(
     """
     from millstream.bench.nexmark import delay as delays
     from millstream.bench.nexmark import run
+    from millstream.bench.nexmark.peers import SYSTEMS
     from millstream.bench.nexmark.queries import chosen
 
     names = chosen(queries)
     systems = tuple(compare.split(",")) if compare else ()
+    if unknown := sorted(set(systems) - set(SYSTEMS)):
+        raise click.UsageError(f"--compare: found {', '.join(unknown)}, expected some of {', '.join(SYSTEMS)}")
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="millstream-bench-")))
         stack.enter_context(quiet_fd(folder / "spark.log"))

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from importlib import import_module
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import pyarrow as pa
 
+from millstream.bench.nexmark import peers
 from millstream.bench.nexmark.data import TOPIC, fill, read_folder, write_folder
 from millstream.bench.nexmark.oracle import Oracle, plain_rows
 from millstream.bench.nexmark.queries import fill_side, pipeline_of
@@ -29,7 +29,7 @@ from millstream.pipeline import Pipeline
 from millstream.runtime.run import run
 from millstream.sink import open_store
 from millstream.sink.contract import WEIGHT
-from millstream.spark.session import spark_session
+from millstream.spark.session import spark_session, stop_session
 from millstream.testing import KafkaBroker
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def measure(wanted: Wanted, folder: Path, say: Say) -> Iterator[Measured]:
             mine[query] = _ours(spark, wanted, place, oracle, query, say)
             yield mine[query]
         if wanted.compare:
-            spark.stop()
+            stop_session()
             yield from _others(wanted, place, mine, say)
 
 
@@ -210,7 +210,6 @@ def _beside(pipeline: Pipeline, query: str, oracle: Oracle) -> str:
 
 def _others(wanted: Wanted, place: Place, mine: dict[str, Measured], say: Say) -> Iterator[Measured]:
     """The same queries over the same files on other systems; their answers are looked at over the few events."""
-    peers = import_module("millstream.bench.nexmark.peers")
     with Oracle(place.warm) as oracle:
         for system in wanted.compare:
             for query in wanted.queries:
