@@ -176,7 +176,10 @@ def nexmark(
     else:
         columns = {"name": "NAME", "system": "SYSTEM", "value": "EVENTS/S", "seconds": "SECONDS", "correct": "CORRECT"}
         columns |= ({"growth": "GROWTH"} if growth else {}) | ({"ratio": "RATIO"} if systems else {}) | {"note": "NOTE"}
-        show([dict.fromkeys(columns) | each.to_dict() for each in found], columns, as_json=False)
+        shown = [dict.fromkeys(columns) | each.to_dict() for each in found]
+        for row in shown:
+            row |= {name: f"{row[name]:.2f}" for name in ("growth", "ratio") if row.get(name)}
+        show(shown, columns, as_json=False)
         for system in systems:
             if ratios := [each.ratio for each in found if each.system == system and each.ratio]:
                 click.echo(f"{system}: {geometric_mean(ratios):.2f} times its rate, over {len(ratios)} queries")
