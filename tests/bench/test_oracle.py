@@ -56,7 +56,7 @@ EVENTS = [
     person(3, at(11), "Cem", "CA"),
     auction(10, 1, at(3), at(20)),
     auction(11, 2, at(4), at(30), 11),
-    auction(12, 1, at(12), at(30), 11),
+    auction(12, 1, at(15), at(30), 11),
     auction(13, 3, at(12), at(13), 10),
     bid(10, 2, 100, at(2.999)),  # before it opened
     bid(10, 2, 5_000, at(3)),
@@ -64,7 +64,7 @@ EVENTS = [
     bid(10, 3, 90_000_000, at(20.001), channel="channel-8"),  # after it closed
     bid(11, 2, 2_000_000, at(5), channel="GOOGLE"),
     bid(11, 3, 2_000_000, at(5), extra="ccc"),  # a tie
-    bid(12, 3, 7, at(13), channel="Baidu"),
+    bid(12, 3, 7, at(15), channel="Baidu"),  # the moment it opened, and a gap after the bidder's last
     bid(12, 2, 4, "2026-01-02T12:00:00.000Z", channel="Facebook"),
 ]
 
