@@ -6,10 +6,10 @@ import os
 import platform
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import Any, Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,14 @@ class Result:
         return {name: value for name, value in fields.items() if value is not None}
 
 
-def report(results: list[Result]) -> dict[str, Any]:
+class Shown(Protocol):
+    """Something measured, as its fields."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields that apply."""
+
+
+def report(results: Sequence[Shown]) -> dict[str, Any]:
     """What every ``millstream bench … --json`` prints."""
     machine = {
         "cores": os.cpu_count(),
@@ -43,7 +50,7 @@ def report(results: list[Result]) -> dict[str, Any]:
         "load": round(os.getloadavg()[0], 2),
     }
     versions = {"python": sys.version.split()[0]}
-    for package in ("millstream", "apsw", "pyspark", "pyarrow", "confluent-kafka"):
+    for package in ("millstream", "apsw", "pyspark", "pyarrow", "polars", "duckdb", "confluent-kafka"):
         try:
             versions[package] = version(package)
         except PackageNotFoundError:

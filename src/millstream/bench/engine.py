@@ -10,23 +10,21 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from millstream.bench import Result, plain
-from millstream.bench.streams import COLD, PARTITIONS, ROUNDS, Timed, filled, rate, records_of, time_batches
+from millstream.bench.streams import COLD, PARTITIONS, ROUNDS, Timed, delays, filled, rate, records_of, time_batches
 from millstream.event import Event
 from millstream.kernel.host import Host
 from millstream.log import open_log
 from millstream.pipeline import Pipeline
 from millstream.runtime.run import Progress, chain_of, run
-from millstream.sink import open_sink
 from millstream.spark import shortcut, stateful
 from millstream.spark.lower import decode
 from millstream.spark.records import batch_records
@@ -135,44 +133,11 @@ def _delay(
     say(f"delay: 5,000 events/s for {seconds:.0f} s")
     log = _filled(folder, iter([_events(5_000, 1_000, 0)]))
     pipeline = _pipeline(folder, log, "count(*)", "sum(v)")
-    pending: list[tuple[int, int, float]] = []
-    delays: list[float] = []
-    warm = threading.Event()
-    stop = threading.Event()
-    sink = open_sink(pipeline.to)
-
-    def seen(_: Any) -> None:
-        now = time.monotonic()
-        warm.set()
-        entry = sink.last(pipeline.name)
-        offsets = entry.offsets["events"] if entry else {}
-        waiting = []
-        for partition, offset, at in list(pending):
-            (delays.append(now - at) if offsets.get(partition, 0) > offset else waiting.append((partition, offset, at)))
-        pending[:] = waiting + [each for each in pending if each[2] > now]
-
-    def produce() -> None:
-        warm.wait(120)
-        began = time.monotonic()
-        with open_log(log) as opened:
-            for round_ in range(int(seconds * 100)):
-                ack = opened.append("events", _events(50, 1_000, round_))
-                now = time.monotonic()
-                last = dict(zip(ack.partitions, ack.offsets, strict=True))
-                pending.extend((partition, offset, now) for partition, offset in last.items())
-                time.sleep(max(0.0, began + (round_ + 1) / 100 - time.monotonic()))
-        time.sleep(3)
-        stop.set()
-
-    producer = threading.Thread(target=produce, daemon=True)
-    producer.start()
-    run(pipeline, spark=spark, progress=seen, stop=stop)
-    producer.join()
-    sink.close()
-    delays.sort()
+    appends = (_events(50, 1_000, round_) for round_ in range(int(seconds * 100)))
+    found = delays(spark, pipeline, "events", appends, 0.01)
     for name, share in (("delay_p50", 0.5), ("delay_p99", 0.99)):
         if name in names:
-            yield Result(name, delays[int(share * (len(delays) - 1))] * 1000, "ms")
+            yield Result(name, found[int(share * (len(found) - 1))] * 1000, "ms")
 
 
 def _start(folder: Path, say: Callable[[str], None]) -> Result:

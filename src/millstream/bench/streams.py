@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import statistics
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from millstream.event import Event
 from millstream.log import open_log
-from millstream.runtime.run import Progress
+from millstream.pipeline import Pipeline
+from millstream.runtime.run import Progress, run
+from millstream.sink import open_sink
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,6 +25,7 @@ ROUNDS = 3
 COLD = 20
 """Batches that are not counted: the JVM still compiles."""
 PARTITIONS = 4
+_PATIENCE = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,3 +101,48 @@ def filled(folder: Path, topics: Sequence[str], appends: Iterable[Mapping[str, l
                 opened.append(topic, some)
             time.sleep(0.002)  # a batch takes whole append times
     return log
+
+
+def delays(
+    spark: SparkSession, pipeline: Pipeline, topic: str, appends: Iterable[list[Event]], every: float
+) -> list[float]:
+    """Seconds from each append to the commit of a batch that has it, in order of length; one append ``every`` seconds.
+
+    The pipeline runs meanwhile, and appends begin when it has done a first batch. What it has not done some time after the last
+    append has waited that long at least.
+    """
+    pending: list[tuple[int, int, float]] = []
+    found: list[float] = []
+    warm, stop, lock = threading.Event(), threading.Event(), threading.Lock()
+
+    def seen(_: Progress) -> None:
+        now = time.monotonic()
+        warm.set()
+        entry = sink.last(pipeline.name)
+        offsets = entry.offsets[topic] if entry else {}
+        with lock:
+            found.extend(now - at for partition, offset, at in pending if offsets.get(partition, 0) > offset)
+            pending[:] = [each for each in pending if offsets.get(each[0], 0) <= each[1]]
+
+    def produce() -> None:
+        warm.wait(2 * _PATIENCE)
+        began = time.monotonic()
+        with open_log(pipeline.log) as opened:
+            for number, events in enumerate(appends):
+                at = time.monotonic()
+                ack = opened.append(topic, events)
+                last = dict(zip(ack.partitions, ack.offsets, strict=True))
+                with lock:
+                    pending.extend((partition, offset, at) for partition, offset in last.items())
+                time.sleep(max(0.0, began + (number + 1) * every - time.monotonic()))
+        ended = time.monotonic()
+        while pending and time.monotonic() < ended + _PATIENCE:
+            time.sleep(0.05)
+        stop.set()
+
+    with open_sink(pipeline.to) as sink:
+        producer = threading.Thread(target=produce, daemon=True)
+        producer.start()
+        run(pipeline, spark=spark, progress=seen, stop=stop)
+        producer.join()
+    return sorted(found + [time.monotonic() - at for _, _, at in pending])

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+import tempfile
+from contextlib import ExitStack
 from importlib import import_module
+from pathlib import Path
+from statistics import geometric_mean
+from typing import Any
 
 import click
 
 from millstream.bench import Result, report
-from millstream.cli.output import json_option, show, stderr, to_json
+from millstream.cli.output import json_option, quiet_fd, show, stderr, to_json
 
 _scale = click.option(
     "--scale",
@@ -96,6 +102,96 @@ def delivery(only: str | None, scale: float, as_json: bool) -> None:
       millstream bench delivery --only sqlite,kafka --json
     """
     _measure("delivery", only, scale, as_json)
+
+
+@command.command("nexmark")
+@click.option("--queries", metavar="NAMES", help="Only these, such as q0,q3-q9.  [default: q0-q22]")
+@click.option("--events", type=click.IntRange(1), default=1_000_000, show_default=True, help="How many events to make.")
+@click.option("--seed", type=int, default=0, show_default=True, help="What the events are made from.")
+@click.option(
+    "--data",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Take the events of a folder of *.jsonl.",
+)
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Write each answer to DIR/qN.json.")
+@click.option("--log", type=click.Choice(["sqlite", "kafka"]), default="sqlite", show_default=True, help="Where from.")
+@click.option("--repeat", type=click.IntRange(1), default=1, show_default=True, help="Time each so often; the median.")
+@click.option("--rate-limit", type=click.IntRange(1), metavar="N", help="At most N records a batch.")
+@click.option("--growth", is_flag=True, help="Also the cost of an event, by that with a tenth of the events.")
+@click.option("--delay", is_flag=True, help="Instead: from append to view at 10,000 events/s, of q1, q4, q5, q7.")
+@click.option("--seconds", type=click.FloatRange(1), default=30.0, show_default=True, help="How long, for --delay.")
+@click.option("--compare", metavar="SYSTEMS", help="Beside others, by comma: flink, flink_heap, spark.")
+@json_option
+def nexmark(
+    queries: str | None,
+    events: int,
+    seed: int,
+    data: Path | None,
+    out: Path | None,
+    log: str,
+    repeat: int,
+    rate_limit: int | None,
+    growth: bool,
+    delay: bool,
+    seconds: float,
+    compare: str | None,
+    as_json: bool,
+) -> None:
+    """Measure the 23 queries of Nexmark, and compare each answer with DuckDB's. Exit code 1 if one is wrong.
+
+    A rate is events by wall time, from the start of a query until all events are in and every window is closed, with Spark up
+    and warm; the view is stored in SQLite. Needs millstream[bench]. A million events take some 2 GB in the temporary folder.
+
+    \b
+    Examples:
+      millstream bench nexmark --queries q0,q5 --events 200000
+      millstream bench nexmark --data events/ --out answers/ --json
+      millstream bench nexmark --delay
+    """
+    from millstream.bench.nexmark import delay as delays
+    from millstream.bench.nexmark import run
+    from millstream.bench.nexmark.peers import SYSTEMS
+    from millstream.bench.nexmark.queries import chosen
+
+    names = chosen(queries)
+    systems = tuple(compare.split(",")) if compare else ()
+    if unknown := sorted(set(systems) - set(SYSTEMS)):
+        raise click.UsageError(f"--compare: found {', '.join(unknown)}, expected some of {', '.join(SYSTEMS)}")
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="millstream-bench-")))
+        stack.enter_context(quiet_fd(folder / "spark.log"))
+        console = stderr()
+        status = stack.enter_context(console.status(""))
+        if delay:
+            some = names if queries else delays.QUERIES
+            _print(list(delays.measure(some, seconds, seed, folder, status.update)), as_json)
+            return
+        wanted = run.Wanted(names, events, seed, data, out, log, repeat, rate_limit, growth, systems)
+        found = []
+        for each in run.measure(wanted, folder, status.update):
+            found.append(each)
+            console.print(_line(each.to_dict()))
+    if as_json:
+        click.echo(to_json(report(found)))
+    else:
+        columns = {"name": "NAME", "system": "SYSTEM", "value": "EVENTS/S", "seconds": "SECONDS", "correct": "CORRECT"}
+        columns |= ({"growth": "GROWTH"} if growth else {}) | ({"ratio": "RATIO"} if systems else {}) | {"note": "NOTE"}
+        shown = [dict.fromkeys(columns) | each.to_dict() for each in found]
+        for row in shown:
+            row |= {name: f"{row[name]:.2f}" for name in ("growth", "ratio") if row.get(name)}
+        show(shown, columns, as_json=False)
+        for system in systems:
+            if ratios := [each.ratio for each in found if each.system == system and each.ratio]:
+                click.echo(f"{system}: {geometric_mean(ratios):.2f} times its rate, over {len(ratios)} queries")
+    if any(each.correct is False for each in found if each.system == run.OURS):
+        sys.exit(1)
+
+
+def _line(fields: dict[str, Any]) -> str:
+    """One result, as it comes."""
+    if "value" not in fields:
+        return f"{fields['name']} {fields['system']}: {fields['note']}"
+    return f"{fields['name']} {fields['system']}: {fields['value']:,} events/s, {'right' if fields['correct'] else 'WRONG'}"
 
 
 def _measure(what: str, only: str | None, scale: float, as_json: bool) -> None:

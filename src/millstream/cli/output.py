@@ -110,14 +110,20 @@ def quiet_spark(pipeline: Pipeline) -> Iterator[None]:
 
     With ``--debug`` they write to the terminal.
     """
+    with quiet_fd(Path(f"{pipeline.checkpoint}.spark.log").absolute()):
+        yield
+
+
+@contextmanager
+def quiet_fd(path: Path) -> Iterator[None]:
+    """Let the processes that we start write their errors to a file; our own consoles keep the terminal."""
     if "--debug" in sys.argv or os.environ.get("MILLSTREAM_DEBUG"):
         yield
         return
-    path = Path(f"{pipeline.checkpoint}.spark.log").absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
     kept = os.dup(2)
     with path.open("ab") as file:
-        os.dup2(file.fileno(), 2)  # for the processes that we start; our own consoles get the old one
+        os.dup2(file.fileno(), 2)
     before, sys.stderr = sys.stderr, os.fdopen(os.dup(kept), "w", buffering=1)
     try:
         yield

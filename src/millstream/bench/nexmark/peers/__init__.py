@@ -1,0 +1,97 @@
+"""Nexmark on other systems, over the same files on the same machine: Flink SQL and plain Structured Streaming.
+
+A rate is events by the wall time from the start of a query to its end, with the engine up and warmed by the same query over a
+small folder. Answers can be looked at too, since a fast wrong answer is worth nothing. One peer is up at a time; it stays up
+until another is wanted, so that one who compares goes through the queries of a system, then to the next.
+"""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+SYSTEMS = ("flink", "flink_heap", "spark")
+QUERIES = tuple(f"q{number}" for number in range(23))
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a timed query: seconds, or the reason why the system cannot run it."""
+
+    system: str
+    query: str
+    events: int
+    seconds: float | None = None
+    reason: str = ""
+
+    @property
+    def rate(self) -> float | None:
+        """Events a second."""
+        return self.events / self.seconds if self.seconds else None
+
+
+class Peer(Protocol):
+    """A system that is up, in a process of its own."""
+
+    def seconds(self, system: str, query: str, folder: Path) -> float | str:
+        """Time a query, or say why it cannot run."""
+
+    def answer(self, system: str, query: str, folder: Path) -> list[list[Any]] | str:
+        """Give a query's final content, or say why it cannot run."""
+
+    def close(self) -> None:
+        """End the process."""
+
+
+_up: dict[str, Peer] = {}
+
+
+def run_peer(
+    system: str, query: str, folder: Path, events: int, warm: Path, *, say: Callable[[str], None] = lambda _: None
+) -> Outcome:
+    """Run a query over a folder of ``*.jsonl`` with so many events, after one over the small folder ``warm``."""
+    peer = _peer(system, say)
+    found: float | str = ""
+    for what, where in (("warming", warm), (f"{events:,} events", folder)):
+        say(f"{system} {query}: {what}")
+        found = peer.seconds(system, query, where.absolute())
+        if isinstance(found, str):
+            return Outcome(system, query, events, reason=found)
+    assert isinstance(found, float)  # noqa: S101
+    return Outcome(system, query, events, found)
+
+
+def answer_of(
+    system: str, query: str, folder: Path, *, say: Callable[[str], None] = lambda _: None
+) -> list[list[Any]] | str:
+    """The final content of a query, its columns in the order of the question; or the reason why it cannot run."""
+    peer = _peer(system, say)
+    say(f"{system} {query}: its answer")
+    return peer.answer(system, query, folder.absolute())
+
+
+def close_peers() -> None:
+    """End the peer that is up, if any."""
+    while _up:
+        _up.popitem()[1].close()
+
+
+atexit.register(close_peers)
+
+
+def _peer(system: str, say: Callable[[str], None]) -> Peer:
+    kind = system.removesuffix("_heap")  # Flink's cluster is the same for both
+    if kind not in _up:
+        close_peers()
+        if kind == "flink":
+            from millstream.bench.nexmark.peers.on_flink import Flink
+
+            _up[kind] = Flink(say)
+        else:
+            from millstream.bench.nexmark.peers.on_spark import Spark
+
+            _up[kind] = Spark(say)
+    return _up[kind]

@@ -1,0 +1,3 @@
+-- All bids.
+CREATE VIEW q0 AS
+SELECT auction, bidder, price, dateTime, extra FROM bid;

@@ -1,0 +1,163 @@
+"""All queries of Nexmark give the oracle's answers: in batches of any size, with repeats of the producer, with crashes."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+from pyspark.sql import SparkSession
+
+from millstream.bench.nexmark.data import TOPIC, fill
+from millstream.bench.nexmark.generator import events
+from millstream.bench.nexmark.oracle import QUESTIONS, Oracle, Question
+from millstream.bench.nexmark.queries import QUERIES, SIDE, chosen, pipeline_of, side_rows
+from millstream.bench.nexmark.run import answer_of
+from millstream.cli import cli
+from millstream.errors import ConfigError, MillstreamError
+from millstream.event import Event
+from millstream.failpoint import armed
+from millstream.log import open_log
+from millstream.runtime.run import Progress, run
+from millstream.testing import Trial
+
+COUNT = 4_000
+TOGETHER = [query for query in QUERIES if query != "q12"]
+"""Those that read the one stream, and so can be one pipeline."""
+WIDTH = {"q12": 2}
+"""How many columns of a view are its answer, where it has more."""
+CRASHES = ("run.before_delivery", "sink.before_commit", "sink.after_commit", "run.after_delivery")
+
+
+class Data:
+    """Some events, and what the answers over them are."""
+
+    def __init__(self, folder: Path, rate: float) -> None:
+        self.values = list(chain.from_iterable(events(COUNT, 11, rate=rate)))
+        (folder / "events.jsonl").write_bytes(b"\n".join(self.values))
+        self.oracle = Oracle(folder)
+
+    def wrong(self, answers: Mapping[str, pa.Table | list[list[Any]]]) -> dict[str, str]:
+        """What is wrong with some answers, each of which has rows."""
+        assert [query for query, answer in answers.items() if not len(answer)] == []
+        found = {query: self.oracle.compare(query, answer) for query, answer in answers.items()}
+        return {query: wrong for query, wrong in found.items() if wrong}
+
+
+@pytest.fixture(scope="module")
+def minute(tmp_path_factory: pytest.TempPathFactory) -> Data:
+    """A minute of event time."""
+    return Data(tmp_path_factory.mktemp("data"), COUNT / 60)
+
+
+def cut(values: list[bytes], chance: random.Random) -> Iterator[list[bytes]]:
+    """Batches of any size, some of them small."""
+    first = 0
+    while first < len(values):
+        size = chance.choice((1, 60, 700, 1_500))
+        yield values[first : first + size]
+        first += size
+
+
+def on_trial(queries: list[str], folder: Path, data: Data, spark: SparkSession, seed: int) -> dict[str, str]:
+    """What is wrong after the events came in batches, many of them twice, with crashes in between."""
+    chance = random.Random(seed)
+    pipeline = pipeline_of(queries, "sqlite:unused", folder)
+    with Trial(pipeline, partitions=2, spark=spark) as trial, open_log(trial.log) as log:
+        if SIDE in pipeline.tables:
+            log.append(SIDE, side_rows())
+        for number, values in enumerate(cut(data.values, chance)):
+            made = list(map(Event, values))
+            for time in range(chance.choice((1, 2, 3))):
+                assert log.append(TOPIC, made, producer="p", sequence=number).duplicate == (time > 0)
+            if chance.random() < 0.4:
+                trial.crash(chance.choice((None, *CRASHES)))
+            trial.feed("events", [])
+        trial.close()
+        assert trial.counts("events")["admitted"] == COUNT
+        rows = {query: [list(row.values()) for row in trial.rows(query)] for query in queries}
+    return data.wrong({query: [row[: WIDTH.get(query)] for row in found] for query, found in rows.items()})
+
+
+def test_answers_do_not_depend_on_batches_repeats_and_crashes(
+    minute: Data, spark: SparkSession, tmp_path: Path
+) -> None:
+    assert on_trial(TOGETHER, tmp_path, minute, spark, 5) == {}
+
+
+def test_nor_do_those_by_processing_time(minute: Data, spark: SparkSession, tmp_path: Path) -> None:
+    assert on_trial(["q12"], tmp_path, minute, spark, 6) == {}
+
+
+def test_nor_do_those_by_day(spark: SparkSession, tmp_path: Path) -> None:
+    days = Data(tmp_path, COUNT / 3 / 86_400)
+    assert len(days.oracle.answer("q15")) == 3
+    assert {row[3] for row in days.oracle.answer("q14")} == {"dayTime", "nightTime", "otherTime"}
+    assert on_trial(["q10", "q14", "q15", "q16", "q17"], tmp_path / "run", days, spark, 7) == {}
+
+
+def test_a_run_on_spark_that_dies_in_the_middle_goes_on(minute: Data, spark: SparkSession, tmp_path: Path) -> None:
+    queries = ["q4", "q5", "q7", "q9", "q11"]
+    log = f"sqlite:{tmp_path / 'log.db'}"
+    batches = [minute.values[first : first + 500] for first in range(0, COUNT, 500)]
+    assert fill(log, batches, partitions=2) == COUNT
+    pipeline = pipeline_of(queries, log, tmp_path / "run")
+    with ExitStack() as stack:
+        done: list[Progress] = []
+
+        def seen(progress: Progress) -> None:
+            done.append(progress)
+            if len(done) == 1:
+                stack.enter_context(armed("sink.before_commit"))
+
+        with pytest.raises(MillstreamError, match="failpoint"):
+            run(pipeline, spark=spark, close=True, rate_limit=1_500, progress=seen)
+    assert 0 < done[-1].records < COUNT
+    run(pipeline, spark=spark, close=True, rate_limit=1_500)
+    assert minute.wrong({query: answer_of(pipeline, query) for query in queries}) == {}
+
+
+def test_the_command_says_how_fast_and_whether_right(
+    spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["bench", "nexmark", "--queries", "q2", "--events", "3000", "--seed", "3"]
+    done = CliRunner().invoke(cli, [*arguments, "--out", str(tmp_path / "out"), "--json"])
+    assert done.exit_code == 0, done.output
+    (found,) = json.loads(done.stdout)["results"]
+    assert (found["name"], found["system"], found["correct"]) == ("q2", "millstream", True)
+    assert found["value"] == pytest.approx(3_000 / found["seconds"], rel=0.01)
+    assert "q2 millstream: " in capfd.readouterr().err
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "events.jsonl").write_bytes(b"\n".join(chain.from_iterable(events(3_000, 3))))
+    with Oracle(tmp_path / "data") as oracle:
+        assert sorted(json.loads((tmp_path / "out" / "q2.json").read_text())) == sorted(oracle.answer("q2"))
+
+
+def test_a_wrong_answer_is_told(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(QUESTIONS, "q2", Question("SELECT auction, price + 1 FROM bid WHERE auction % 123 = 0"))
+    text = b"\n".join(chain.from_iterable(events(3_000, 3)))
+    (tmp_path / "events.jsonl").write_bytes(text.replace(b'"2026-01-01 ', b'"2096-01-01T'))
+    done = CliRunner().invoke(cli, ["bench", "nexmark", "--queries", "q2", "--data", str(tmp_path)])
+    assert done.exit_code == 1, done.output
+    assert "WRONG" in capfd.readouterr().err
+    assert "rows are missing" in done.stdout
+
+
+@pytest.mark.parametrize("text", ["q23", "5-", "q9-q3", "all"])
+def test_queries_that_there_are_not_are_told(text: str) -> None:
+    with pytest.raises(ConfigError, match="expected such as q5"):
+        chosen(text)
+
+
+def test_queries_are_named_alone_or_from_to() -> None:
+    assert chosen(None) == QUERIES
+    assert chosen("q3-q5,q0,4") == ("q3", "q4", "q5", "q0")
