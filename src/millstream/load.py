@@ -20,7 +20,9 @@ def load_pipeline(path: str | Path) -> Pipeline:
         file, _, name = file.rpartition(":")
     if not Path(file).is_file():
         raise PlanError(f"{file}: there is no such file; expected a file of Python or SQL that defines a pipeline")
-    if file.endswith(".sql") and not name:
+    if file.endswith(".sql"):
+        if name:
+            raise PlanError(f"{file}: a file of SQL defines one pipeline; found :{name}", hint=f"say {file}")
         return read_script(file)
     found = {key: value for key, value in _run(file).items() if isinstance(value, Pipeline)}
     if name:

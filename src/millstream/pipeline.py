@@ -18,7 +18,7 @@ from millstream.plan.chain import ViewPlan, build_chain
 from millstream.plan.fingerprint import fingerprint
 from millstream.plan.growth import refuse_endless
 from millstream.plan.nodes import Column, Emit, EventTime, Late, Source, source_of, sources_of
-from millstream.plan.outgoing import Mode, Outgoing, Policy, scheme_of
+from millstream.plan.outgoing import Mode, Outgoing, Policy, checked_sink, folder_of, scheme_of
 from millstream.plan.relation import Relation, has_aggregate, has_window, here, natural_key, placed
 from millstream.plan.schema import parse_columns, parse_duration
 from millstream.plan.source import (
@@ -218,6 +218,7 @@ class Pipeline:
             for other in self.views.values():
                 if other.name.lower() == name.lower():
                     raise PlanError(f"{what}: there is one of that name already, defined at {other.place}")
+            self._refuse_defined(name, what)
             relation, query = self._relation(relation, sql, what)
             if query is not None and query.emit is not None:
                 if emit not in ("changes", query.emit):
@@ -266,7 +267,8 @@ class Pipeline:
         """Send the changes of a view somewhere, besides keeping it: to a topic, to Redis, to files, to a function.
 
         ``to`` is ``topic:NAME`` (of the pipeline's log, or ``topic:NAME@LOG``), ``redis://HOST:PORT/DB``, ``files:FOLDER``
-        (Parquet, or ``files:FOLDER?format=json``) or a function of changes. ``mode`` is exactly once where that can be, which a
+        (Parquet, or ``files:FOLDER?format=json``; ``partition=day,minute`` in folders by these columns) or a function of
+        changes. ``mode`` is exactly once where that can be, which a
         function cannot: at least once then, each change with an id that stays the same. ``refused`` says what happens to a row
         that is not taken.
         """
@@ -277,26 +279,24 @@ class Pipeline:
                 raise PlanError(f"sink {name!r}: expected a new name of 1 to 63 letters, digits and _")
             if self.views.get(getattr(view, "name", "")) is not view:
                 raise PlanError(f"{what}: expected a view of pipeline {self.name}; found {view!r}")
-            modes: tuple[Mode, ...] = ("at least once", "at most once") if callable(to) else get_args(Mode)
-            mode = mode or modes[0]
-            if mode not in modes:
-                raise PlanError(
-                    f"{what}: expected mode to be {' or '.join(modes)}; found {mode!r}",
-                    hint="a function that remembers the ids of changes makes at least once into once"
-                    if callable(to)
-                    else "",
-                )
-            if refused not in get_args(Policy):
-                raise PlanError(f"{what}: expected refused to be {either(Policy)}; found {refused!r}")
-            if not callable(to):
-                try:
-                    scheme = scheme_of(to)
-                except PlanError as error:
-                    raise PlanError(f"{what}: {error.message}", hint=error.hint) from error
-                if scheme.startswith("redis") and not view.key:
-                    raise PlanError(f"{what}: view {view.name} has no key, so it cannot be a hash in Redis")
+            mode = checked_sink(what, view.name, view.key, to, mode, refused)
+            if not callable(to) and scheme_of(to) == "files":
+                self._check_partition(what, view, to)
             self.sinks[name] = Outgoing(name, view.name, to, mode, refused, place)
         return self.sinks[name]
+
+    def _check_partition(self, what: str, view: View, to: str) -> None:
+        """Refuse folders by columns that are not there, or that are not known of a row that goes."""
+        for name in folder_of(to).partition:
+            if name not in view.columns:
+                raise PlanError(f"{what}: partition={name}: view {view.name} has the columns {', '.join(view.columns)}")
+            if view.key and name not in view.key:
+                raise PlanError(
+                    f"{what}: partition={name}: of a row that goes only its key is told, {', '.join(view.key)}",
+                    hint=f"make {name} part of it: view(…, key=[…]), or group by it",
+                )
+        if set(folder_of(to).partition) >= set(view.columns):
+            raise PlanError(f"{what}: partition= names every column; expected one at least that is left for the files")
 
     def validate(self) -> None:
         """Refuse a pipeline that would do nothing."""
@@ -373,6 +373,10 @@ class Pipeline:
 
         return ask(sql, self.relations, what)
 
+    def _refuse_defined(self, name: str, what: str) -> None:
+        if name.lower() in (each.lower() for each in self.names):
+            raise PlanError(f"{what}: define gave that name to another relation already")
+
     def _own(self, relation: Relation, what: str) -> None:
         """Refuse what is made of sources that are not of this pipeline."""
         for source in sources_of(relation.node):
@@ -404,6 +408,7 @@ class Pipeline:
                 raise PlanError(
                     f"{kind} {name}: there is a {source.kind} of that name already, defined at {source.place}"
                 )
+        self._refuse_defined(name, f"{kind} {name}")
         try:
             return parse_columns(schema)
         except PlanError as error:

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from millstream.bench.nexmark.data import TOPIC, fill
 from millstream.bench.nexmark.generator import events
 from millstream.bench.nexmark.oracle import QUESTIONS, Oracle, Question
-from millstream.bench.nexmark.queries import QUERIES, SIDE, chosen, fill_side, pipeline_of, side_rows
+from millstream.bench.nexmark.queries import QUERIES, SIDE, chosen, pipeline_of, side_rows
 from millstream.bench.nexmark.run import answer_of
 from millstream.cli import cli
 from millstream.errors import ConfigError, MillstreamError
@@ -104,9 +104,8 @@ def test_nor_do_those_by_day(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_a_run_on_spark_that_dies_in_the_middle_goes_on(minute: Data, spark: SparkSession, tmp_path: Path) -> None:
-    queries = ["q4", "q5", "q7", "q9", "q11", "q13"]
+    queries = ["q4", "q5", "q7", "q9", "q11"]
     log = f"sqlite:{tmp_path / 'log.db'}"
-    fill_side(log)
     batches = [minute.values[first : first + 500] for first in range(0, COUNT, 500)]
     assert fill(log, batches, partitions=2) == COUNT
     pipeline = pipeline_of(queries, log, tmp_path / "run")
@@ -115,12 +114,12 @@ def test_a_run_on_spark_that_dies_in_the_middle_goes_on(minute: Data, spark: Spa
 
         def seen(progress: Progress) -> None:
             done.append(progress)
-            if len(done) == 2:
+            if len(done) == 1:
                 stack.enter_context(armed("sink.before_commit"))
 
         with pytest.raises(MillstreamError, match="failpoint"):
             run(pipeline, spark=spark, close=True, rate_limit=1_500, progress=seen)
-    assert len(side_rows()) < done[-1].records < len(side_rows()) + COUNT
+    assert 0 < done[-1].records < COUNT
     run(pipeline, spark=spark, close=True, rate_limit=1_500)
     assert minute.wrong({query: answer_of(pipeline, query) for query in queries}) == {}
 
@@ -128,15 +127,12 @@ def test_a_run_on_spark_that_dies_in_the_middle_goes_on(minute: Data, spark: Spa
 def test_the_command_says_how_fast_and_whether_right(
     spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = ["bench", "nexmark", "--queries", "q2,q12", "--events", "3000", "--seed", "3"]
+    arguments = ["bench", "nexmark", "--queries", "q2", "--events", "3000", "--seed", "3"]
     done = CliRunner().invoke(cli, [*arguments, "--out", str(tmp_path / "out"), "--json"])
     assert done.exit_code == 0, done.output
-    results = json.loads(done.stdout)["results"]
-    assert [(each["name"], each["system"], each["correct"]) for each in results] == [
-        ("q2", "millstream", True),
-        ("q12", "millstream", True),
-    ]
-    assert all(each["value"] == pytest.approx(3_000 / each["seconds"], rel=0.01) for each in results)
+    (found,) = json.loads(done.stdout)["results"]
+    assert (found["name"], found["system"], found["correct"]) == ("q2", "millstream", True)
+    assert found["value"] == pytest.approx(3_000 / found["seconds"], rel=0.01)
     assert "q2 millstream: " in capfd.readouterr().err
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "events.jsonl").write_bytes(b"\n".join(chain.from_iterable(events(3_000, 3))))

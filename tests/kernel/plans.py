@@ -401,7 +401,10 @@ def _join(author: Author, plan: Plan, other: Plan, hows: str) -> tuple[Plan, mea
     """The other side with names of its own, how the two meet, and that as it is written. A column that both have may be one."""
     kinds = [author.chance.choice(("int", "int", "text", "float"))]
     kinds += ["text"] if author.chance.random() < 0.2 else []
-    pairs = {author.one(plan.of(kind)): author.one(other.of(kind)) for kind in kinds}
+    if windows := [name for name in ("window_start", "window_end") if name in plan.kinds and name in other.kinds]:
+        windows = windows if author.chance.random() < 0.6 else []
+        kinds = kinds if author.chance.random() < 0.5 or not windows else []
+    pairs = {author.one(plan.of(kind)): author.one(other.of(kind)) for kind in kinds} | {each: each for each in windows}
     merged = [one for one, two in pairs.items() if one == two and author.chance.random() < 0.7]
     other, names = _renamed(author, other, merged)
     # A column that is one of both is no column of the other side any more.

@@ -148,6 +148,8 @@ def _time(spec: specs.Spec, side: int) -> tuple[str, int] | None:
             return spec.time, spec.lateness
         case specs.IntervalJoin():
             return "_t", spec.lateness[side]
+        case specs.TableJoin(horizon=specs.Horizon(time, span)):
+            return time, span
         case specs.AsOfJoin() if side == 0:
             return "_t", spec.lateness
         case specs.Over() | specs.Deduplicate() | specs.Top() | specs.Groups() if spec.horizon is not None:

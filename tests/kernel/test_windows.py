@@ -32,7 +32,7 @@ from millstream.errors import PlanError
 from millstream.kernel.state import FOREVER
 from millstream.kernel.unpack import raw_schemas
 from millstream.plan.chain import Chain, ViewPlan, build_chain
-from millstream.plan.nodes import Aggregation, Column, Emit, Late, Source
+from millstream.plan.nodes import Aggregation, Column, Emit, How, Late, Source
 from millstream.plan.relation import Relation, natural_key
 from millstream.plan.window import hopping, rows, session, sliding, span, tumbling
 
@@ -103,6 +103,39 @@ def _tops(rows: Rows, mark: int) -> Counter[Any]:
     )
 
 
+def _most(rows: Rows, mark: int) -> Counter[Any]:
+    groups = list(oracle.reduce(rows, ("k",), (COUNT,), SIZE, mark, SIZE // 3))
+    most = {start: max(group[3] for group in groups if group[1] == start) for _, start, *_ in groups}
+    return Counter(group for group in groups if group[3] == most[group[1]])
+
+
+def _meeting(how: How) -> Case:
+    """Counts of windows with those of the rows with i > 0 in the same window."""
+
+    def relation(stream: Relation) -> Relation:
+        left = stream.group_by("k", tumbling("at", "1 minute")).agg(n="count(*)")
+        right = stream.where("i > 0").group_by("k", tumbling("at", "1 minute")).agg(m="count(*)")
+        return left.join(right, ["k", "window_start", "window_end"], how)
+
+    def expected(rows: Rows, mark: int) -> Counter[Any]:
+        some = [each for each in rows if each["i"] is not None and each["i"] > 0]
+        partners = {group[:3]: group[3] for group in oracle.reduce(some, ("k",), (COUNT,), SIZE, mark)}
+        groups = oracle.reduce(rows, ("k",), (COUNT,), SIZE, mark)
+        kept = [each for each in groups if each[0] is not None or how in ("left", "anti")]  # null equals nothing
+        found = [(each, None if each[0] is None else partners.get(each[:3])) for each in kept]
+        if how == "anti":
+            return Counter(each for each, partner in found if partner is None)
+        return Counter((*each, partner) for each, partner in found if how == "left" or partner is not None)
+
+    return Case(relation, expected)
+
+
+def _first_meetings(rows: Rows, mark: int) -> Counter[Any]:
+    met = sorted(_meeting("inner").expected(rows, mark), key=lambda each: (-each[3] - each[4], each[0]))
+    ends = [each[2] for each in met]
+    return Counter(each for at, each in enumerate(met) if each[2] not in ends[:at])
+
+
 def _lags(rows: Rows, mark: int) -> Counter[Any]:
     groups = sorted(oracle.reduce(rows, ("k",), (COUNT,), SIZE, mark), key=lambda group: group[1])
     made: Counter[Any] = Counter()
@@ -161,6 +194,20 @@ CASES = {
             stream.group_by("k", tumbling("at", "1 minute")).agg(n="count(*)").top(2, "n DESC", "window_start")
         ),
         _tops,
+    ),
+    "those with most in each window": Case(
+        lambda stream: (
+            stream.group_by("k", hopping("at", "1 minute", "20 seconds"))
+            .agg(n="count(*)")
+            .top(1, "n DESC", ["window_start", "window_end"], ties="rank")
+        ),
+        _most,
+    ),
+    "windows that meet": _meeting("inner"),
+    "windows that meet or do not": _meeting("left"),
+    "windows that do not meet": _meeting("anti"),
+    "the first of windows that meet": Case(
+        lambda stream: _meeting("inner").relation(stream).top(1, "n + m DESC", "window_end"), _first_meetings
     ),
     "the window before, and a moving average": Case(
         lambda stream: (
@@ -311,7 +358,7 @@ def test_types_are_known_before_any_row_comes(name: str) -> None:
     local = Local(chain, PARTITIONS, {0: TYPES})
     known = raw_schemas(chain, local.host.types)["view"]
     assert tuple(known) == relation.columns
-    local.batch([Rec(0, 0, 0, 0, {**row(Random(1)), "at": oracle.stamp(0)})])
+    local.batch([Rec(0, 0, i, 0, {**row(Random(1)), "at": oracle.stamp(0), "k": i, "i": i}) for i in (0, 1)])
     found = pl.DataFrame([list(each) for each in local.view("view")], schema=known, orient="row")
     assert found.height
 
@@ -356,3 +403,21 @@ def test_a_union_of_different_types_is_refused_before_any_row_comes() -> None:
     local = Local(chain, PARTITIONS, {0: TYPES})
     with pytest.raises(PlanError, match="column i is of type Int64 in one relation and Float64 in another"):
         raw_schemas(chain, local.host.types)
+
+
+@pytest.mark.parametrize("emit", ["changes", "final"])
+@pytest.mark.parametrize("name", ["those with most in each window", "windows that meet or do not"])
+def test_what_comes_after_windows_keeps_no_more_than_those_that_are_open(name: str, emit: Emit) -> None:
+    """Forty minutes of it are as large as twenty."""
+    chain = chain_of(CASES[name].relation(Relation(windowed_source("drop", 0))), emit)
+    local = Local(chain, 1, {0: TYPES})
+    held = []
+    for number in range(80):
+        at = oracle.stamp(number * 30 * SECOND)
+        values = {"id": number, "k": number % 3, "at": at, "i": number % 2}
+        local.batch([Rec(0, 0, number, number * 30 * SECOND, values)])
+        held.append(local.state_rows)
+    assert max(held[40:]) <= max(held[:40])
+    assert max(held) <= 40
+    local.close()
+    assert local.kept_segments == 0

@@ -38,6 +38,10 @@ def mixed(it: Sources) -> Relation:
     return it["users"].select("id", "country AS name").union(it["clicks"].select("user AS id", "page AS name"))
 
 
+def windows(stream: Relation, key: str) -> Relation:
+    return stream.group_by(key, tumbling("at", "1 day")).agg(**{f"n_{key}": "count(*)"})
+
+
 ENDLESS: dict[str, tuple[Make, str, str]] = {
     "list": (lambda it: it["clicks"].group_by("page").agg(all="collect_list(user)"), "every user", "tumbling"),
     "array": (lambda it: it["words"].group_by().agg(all="array_agg(word)"), "every word", "tumbling"),
@@ -84,6 +88,10 @@ BOUNDED: dict[str, Make] = {
     "soon": lambda it: it["clicks"].deduplicate("user", within="1 hour"),
     "span": lambda it: it["clicks"].over("user", order="at", frame=span("1 hour")).add(n="sum(amount)"),
     "near": outer,
+    "windows": lambda it: windows(it["clicks"], "user").join(
+        windows(it["clicks"], "page"), ["window_start", "window_end"]
+    ),
+    "of one time": lambda it: it["clicks"].join(it["sales"], on="user = buyer AND at = sold"),
     "union": lambda it: it["clicks"].select("at").union(it["sales"].select("sold AS at")),
 }
 

@@ -11,11 +11,11 @@ import pytest
 from millstream.errors import PlanError
 from millstream.pipeline import Pipeline
 from millstream.plan.chain import ViewPlan, build_chain
-from millstream.plan.facts import is_bounded, natural_key, settled
+from millstream.plan.facts import is_bounded, is_insert_only, natural_key, settled
 from millstream.plan.nodes import Frame, Hopping, Session, Sliding
 from millstream.plan.relation import Relation
 from millstream.plan.source import Clock
-from millstream.plan.spec import Deduplicate, Groups, Horizon, Order, Over, Pass, Reduce, Spec, Top
+from millstream.plan.spec import Deduplicate, Groups, Horizon, Order, Over, Pass, Reduce, Spec, TableJoin, Top
 from millstream.plan.spec import Session as SessionSpec
 from millstream.plan.window import hopping, rows, session, sliding, span, tumbling
 
@@ -135,6 +135,47 @@ def test_the_first_rows_of_each_window_are_forgotten_with_it(clicks: Relation) -
     assert is_bounded(made.node)
     assert natural_key(made.node) == ("page", "window_start")
     assert not is_bounded(counted.top(10, by="n DESC").node)
+
+
+def test_final_windows_are_never_taken_back_unless_late_ones_amend_them(clicks: Relation, users: Relation) -> None:
+    prompt = Pipeline("prompt").stream("c", "page string, n long, at timestamp", time="at")
+    for stream, final in ((prompt, True), (clicks, False)):
+        counted = stream.group_by("page", tumbling("at", "1 minute")).agg(n="count(*)")
+        for relation in (
+            counted,
+            counted.where("n > 1").select("page", "window_end", "n"),
+            counted.join(counted.select("page", "n AS m"), "page"),
+        ):
+            assert is_insert_only(relation.node, "final") is final
+            assert not is_insert_only(relation.node)
+            for emit in ("changes", "final"):
+                spec = spec_of(relation.top(1, by="n DESC", per="page"), emit)  # type: ignore[arg-type]
+                assert isinstance(spec, Top)
+                assert spec.insert_only is (final and emit == "final")
+        assert not is_insert_only(counted.join(users, "page = country", "left").node, "final")
+        assert not is_insert_only(stream.group_by("page").agg(n="count(*)").node, "final")
+        assert is_insert_only(stream.deduplicate("page").node, "final") is final
+
+
+def test_a_join_of_windows_lets_go_of_them_when_neither_side_can_change(clicks: Relation, users: Relation) -> None:
+    pages = clicks.group_by("page", tumbling("at", "1 minute")).agg(n="count(*)")
+    people = clicks.group_by("k AS user_id", hopping("at", "5 minutes", "1 minute")).agg(m="count(*)")
+    slow = people.select("user_id", "window_start AS since", "m")
+    joined = pages.join(slow, on="n = user_id AND window_start = since")
+    spec = spec_of(joined)
+    assert isinstance(spec, TableJoin)
+    assert spec.horizon == Horizon("_k1", 305_000_000)  # the longer of both, and how late a click may be
+    assert settled(joined.node) == {"window_start": timedelta(seconds=305), "since": timedelta(seconds=305)}
+    assert is_bounded(joined.node)
+    left = pages.join(slow, on="n = user_id AND window_start = since", how="left")
+    assert settled(left.node) == {"window_start": timedelta(seconds=305)}
+    same = pages.join(people, on=["window_start", "window_end"], how="full")
+    assert list(settled(same.node)) == ["window_start", "window_end"]
+    for unbounded in (pages.join(slow, on="n = user_id"), pages.join(users.select("id", "age"), on="n = id")):
+        found = spec_of(unbounded)
+        assert isinstance(found, TableJoin)
+        assert found.horizon is None
+        assert (settled(unbounded.node), is_bounded(unbounded.node)) == ({}, False)
 
 
 def test_neighbours_are_found_in_the_order_of_time(clicks: Relation) -> None:

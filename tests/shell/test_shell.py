@@ -17,7 +17,7 @@ from prompt_toolkit.completion import CompleteEvent
 from prompt_toolkit.document import Document
 from pyspark.sql import SparkSession
 
-from millstream import Event, open_log
+from millstream import Event, load_pipeline, open_log, tumbling
 from millstream.cli import execute
 from millstream.pipeline import Pipeline
 from millstream.shell.prompt import Words
@@ -74,6 +74,19 @@ def test_a_query_is_answered_over_the_log_so_far(shop: Path, capfd: pytest.Captu
     assert json.loads(out) == [{"page": "/", "n": 2}, {"page": "/help", "n": 2}]
 
 
+def test_an_order_is_kept(shop: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    append(shop, ("/z", 8), ("/a", 9))
+    code, out, _ = ran(capfd, "shop.sql", "--json", "-c", "SELECT page, n FROM clicks ORDER BY n DESC LIMIT 3")
+    assert (code, [row["n"] for row in json.loads(out)]) == (0, [9, 8, 3])
+
+
+def test_the_log_that_a_flag_names_is_the_log(shop: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    script = SHOP.replace("shop.db", "no.db") + "SELECT n FROM big"
+    assert ran(capfd, "-c", script)[0] == 1
+    code, out, _ = ran(capfd, "--log", "sqlite:shop.db", "--json", "-c", script)
+    assert (code, json.loads(out)) == (0, [{"n": 3}])
+
+
 def test_rows_are_limited_and_that_is_said(shop: Path, capfd: pytest.CaptureFixture[str]) -> None:
     code, out, err = ran(capfd, "shop.sql", "--json", "--max", "2", "-c", "SELECT n FROM clicks")
     assert (code, json.loads(out)) == (0, [{"n": 1}, {"n": 2}])
@@ -82,7 +95,7 @@ def test_rows_are_limited_and_that_is_said(shop: Path, capfd: pytest.CaptureFixt
 
 def test_statements_define_and_an_error_does_not_end_it(shop: Path, capfd: pytest.CaptureFixture[str]) -> None:
     script = (
-        "CREATE STREAM clicks (n INT);\nSELECT n FROM clicks;\nSELECT nn FROM clicks;\nDROP x;\n"
+        "CREATE STREAM clicks (n INT);\nSELECT n FROM clicks;\nSELECT nn FROM clicks;\nDELETE x;\n"
         "CREATE VIEW v AS SELECT n FROM clicks WHERE n > 1;\nSELECT n FROM v"
     )
     code, out, err = ran(capfd, "--log", "sqlite:shop.db", "--json", "-c", script)
@@ -91,7 +104,23 @@ def test_statements_define_and_an_error_does_not_end_it(shop: Path, capfd: pytes
     assert "stream clicks\n" in err
     assert "view v\n" in err
     assert "error: line 3, column" in err
-    assert "error: line 4, column 1: expected CREATE, SELECT, SHOW, DESCRIBE or EXPLAIN; found `DROP`" in err
+    assert "error: line 4, column 1: expected CREATE, DROP, SELECT, SHOW, DESCRIBE or EXPLAIN; found `DELETE`" in err
+
+
+def test_a_definition_can_be_forgotten_and_made_anew(shop: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    again = "CREATE VIEW pages AS SELECT page FROM clicks; SELECT page FROM pages"
+    code, _, err = ran(capfd, "shop.sql", "-c", again)
+    assert code == 1
+    assert "line 1, column 13: pages: there is a stream, table or view of that name already" in err
+    for wrong in ("DROP THING pages", "DROP TABLE pages"):
+        assert ran(capfd, "shop.sql", "-c", wrong)[0] == 1
+    code, out, err = ran(capfd, "shop.sql", "--json", "-c", f"DROP VIEW Pages; DROP VIEW big; DROP SINK told; {again}")
+    assert (code, json.loads(out)) == (0, [{"page": "/"}, {"page": "/help"}, {"page": "/"}])
+    assert "view pages is forgotten\n" in err
+
+
+def test_nothing_is_done_after_exit(shop: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert ran(capfd, "shop.sql", "-c", "EXIT", "-c", "nonsense") == (0, "", "")
 
 
 def test_a_whole_file_can_be_read_from_the_input(shop: Path) -> None:
@@ -145,8 +174,6 @@ def test_nothing_is_left_of_it_and_the_log_is_as_it_was(shop: Path, capfd: pytes
 
 
 def test_the_answer_of_spark_is_the_same(shop: Path, spark: SparkSession) -> None:
-    from millstream import load_pipeline
-
     pipeline = load_pipeline("shop.sql")
     for name, relation in pipeline.relations.items():
         alone, by_spark = (Query(pipeline, relation, spark=which).answer() for which in (False, True))
@@ -173,8 +200,6 @@ def told_so_far(query: Query, shop: Path) -> Sequence[Any]:
 
 @pytest.mark.parametrize("by_spark", [False, True])
 def test_a_follow_tells_what_is_there_and_then_what_changes(shop: Path, spark: SparkSession, by_spark: bool) -> None:
-    from millstream import load_pipeline
-
     pipeline = load_pipeline("shop.sql")
     query = Query(pipeline, pipeline.relations["pages"], spark=by_spark)
     first, second = told_so_far(query, shop)
@@ -182,8 +207,22 @@ def test_a_follow_tells_what_is_there_and_then_what_changes(shop: Path, spark: S
     assert second == [("-", {"page": "/", "n": 2}), ("+", {"page": "/", "n": 3})]
     with open_log("sqlite:shop.db") as log:
         assert log.groups() == []
-        assert log.bounds("clicks")[0].end == 4  # and no heartbeat
     assert not list(Path(os.environ.get("TMPDIR", "/tmp")).glob("millstream-sql-*/checkpoint"))
+
+
+def test_a_follow_appends_no_heartbeats(shop: Path, spark: SparkSession) -> None:
+    pipeline = Pipeline("shop", log="sqlite:shop.db")
+    clicks = pipeline.stream("clicks", "n int, at timestamp", time="at", idle="100 ms")
+    query = Query(pipeline, clicks.group_by(tumbling("at", "1 minute")).agg(n="count(*)"), spark=True)
+    stop, told = threading.Event(), threading.Event()
+    follower = threading.Thread(target=query.follow, args=(lambda _: told.set(), stop))
+    follower.start()
+    assert told.wait(timeout=120)
+    stop.wait(3)  # a run appends one within a second here
+    stop.set()
+    follower.join(timeout=120)
+    with open_log("sqlite:shop.db") as log:
+        assert log.bounds("clicks")[0].end == 3
 
 
 def test_a_query_that_only_spark_can_compute_is_computed_by_spark(shop: Path, spark: SparkSession) -> None:
@@ -195,8 +234,6 @@ def test_a_query_that_only_spark_can_compute_is_computed_by_spark(shop: Path, sp
 
 
 def test_completion_knows_keywords_relations_and_columns(shop: Path) -> None:
-    from millstream import load_pipeline
-
     words = Words(Session(load_pipeline("shop.sql")))
 
     def completed(text: str) -> list[str]:
@@ -214,46 +251,57 @@ def test_completion_knows_keywords_relations_and_columns(shop: Path) -> None:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    given = {"XDG_STATE_HOME": str(folder / "state"), "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"}
+    (folder / "tmp").mkdir(exist_ok=True)
+    given = {
+        "XDG_STATE_HOME": str(folder / "state"),
+        "TMPDIR": str(folder / "tmp"),
+        "TERM": "xterm",
+        "PROMPT_TOOLKIT_NO_CPR": "1",
+    }
     return {**os.environ, **given, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
 @pytest.fixture
-def terminal(shop: Path) -> Iterator[Terminal]:
-    found = Terminal([sys.executable, "-c", CLI, "sql", "--log", "sqlite:shop.db"], shop, environment(shop))
+def terminal(shop: Path, request: pytest.FixtureRequest) -> Iterator[Terminal]:
+    flags = getattr(request, "param", ())
+    found = Terminal([sys.executable, "-c", CLI, "sql", "--log", "sqlite:shop.db", *flags], shop, environment(shop))
     yield found
     found.end()
 
 
+@pytest.mark.parametrize("terminal", [(), ("--spark",)], indirect=True, ids=["alone", "spark"])
 def test_a_session_at_a_terminal(shop: Path, terminal: Terminal) -> None:
     terminal.expect("Millstream over sqlite:shop.db; help, exit")
-    terminal.expect("millstream> ")
+    terminal.expect("millstream>")
     terminal.type("CREATE STREAM clicks (page STRING, n INT,\r")
     terminal.type("at TIMESTAMP, WATERMARK FOR at AS at);\r")
     terminal.expect("stream clicks\n")
     terminal.type("SELECT nonsense FROM clicks;\r")
     terminal.expect("error: line 1, column .*nonsense")
-    terminal.type("SELECT page, n FROM cli\t;\r")  # completed
-    terminal.expect(r"page +n *\n/ +1 *\n/help +2 *\n/ +3 *\n")
+    terminal.type("SELECT page, n FROM cli\t")
+    terminal.expect(r"FROM cli.*cks")
+    terminal.type(";\r")
+    terminal.expect(r"page +n *\n/ +1 *\n/help +2 *\n/ +3 *\n", 180)
     terminal.type("SELECT page, count(*) AS n FROM clicks GROUP BY page EMIT CHANGES;\r")
-    terminal.expect(r"\+ / +2 *\n\+ /help +1 *\n")
+    terminal.expect(r"\+ / +2 *\n\+ /help +1 *\n", 180)
     append(shop, ("/help", 4))
     terminal.expect(r"- /help +1 *\n\+ /help +2 *\n")
     terminal.type("\x03")
-    terminal.expect("millstream> ")
+    terminal.expect("millstream>")
     terminal.type("\\json\r")
     terminal.type("SELECT n FROM clicks WHERE n > 3;\r")
     terminal.expect(r'"n": 4')
-    terminal.expect("millstream> ")
+    terminal.expect("millstream>")
     terminal.type("SELECT gone\x03")
-    terminal.expect("millstream> ")
+    terminal.expect("millstream>")
     terminal.type("exit\r")
     assert terminal.process.wait(timeout=60) == 0
     history = (shop / "state" / "millstream" / "sql_history").read_text()
     assert "+SELECT n FROM clicks WHERE n > 3;" in history
+    assert list((shop / "tmp").glob("millstream-sql-*")) == []
 
 
 def test_sigterm_ends_a_shell(terminal: Terminal) -> None:
-    terminal.expect("millstream> ")
+    terminal.expect("millstream>")
     terminal.process.send_signal(signal.SIGTERM)
     assert terminal.process.wait(timeout=60) == 128 + signal.SIGTERM

@@ -137,3 +137,54 @@ def test_with_an_event_time_a_record_without_it_is_left_to_spark(spark: SparkSes
     assert kept.height > 200
     assert kept["_bad"].null_count() == kept.height
     assert ours["_t"].to_list() == kept["_t"].to_list()
+
+
+def nested(kind: str = SCHEMA) -> Chain:
+    """Fields of a struct that holds every kind of column, and no use of some of them."""
+    pipeline = Pipeline("oracle", log="sqlite:never.db")
+    events = pipeline.stream("events", f"doc struct<{kind}>, n bigint, unused int, other struct<a: int, b: string>")
+    wanted = [f"doc.{name} AS doc_{name}" for name in VALUES if name not in ("h", "b")]
+    pipeline.view("all", events.where("doc.x IS NULL OR doc.x > -1").select(*wanted, "n", "other.A AS a"))
+    return chain_of(pipeline)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_fields_of_a_struct_are_what_spark_makes_of_them(spark: SparkSession, seed: int) -> None:
+    chosen = random.Random(seed)
+    others = [
+        b"",
+        b', "unused": "x"',
+        b', "other": {"a": 1, "b": 7}',
+        b', "other": {"A": 1}',
+        b', "other": 3',
+        b', "other": null',
+    ]
+    values: list[bytes | None] = [
+        b'{"doc": ' + value + b', "n": 3' + chosen.choice(others) + b"}"
+        for value in [*WHOLE, *some_records(seed, 1_500)]
+    ]
+    values += [
+        b'{"doc": null, "n": 1}',
+        b'{"n": 1}',
+        b'{"doc": {"n": 1}, "doc": null}',
+        b'{"doc": {"n": 1}, "doc": {"i": 2}}',
+    ]
+    expected, ours, left = both(spark, nested(), values)
+    kept = expected.filter(~pl.Series(left))
+    assert kept.height > 700
+    assert ours.schema == kept.schema
+    for name in ours.columns:
+        unequal = ours[name].ne_missing(kept[name])
+        assert not unequal.any(), (name, [values[offset] for offset in ours.filter(unequal)["_o"]][:3])
+
+
+def test_what_nothing_uses_is_not_looked_at(spark: SparkSession) -> None:
+    values: list[bytes | None] = [
+        b'{"n": 1, "unused": "x"}',
+        b'{"n": 1, "other": {"a": 1, "b": {}}}',
+        b'{"n": "x"}',
+        b'{"n": 1, "other": {"a": "x"}}',
+    ]
+    expected, _, left = both(spark, nested(), values)
+    assert left == [False, False, True, True]
+    assert expected["_bad"].is_not_null().to_list() == [False, False, True, True]

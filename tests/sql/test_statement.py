@@ -60,7 +60,7 @@ def in_python() -> Pipeline:
     shop.stream("lines", "line STRING", codec="text")
     shop.stream("appends", "a INT", time="_append_time")
     bids = events.where("kind = 2 AND page <> ';'").select("page", "dateTime")
-    pages = shop.view("pages", bids.select("page", "dateTime"), to="sqlite:other.db", unbounded=True)
+    pages = shop.view("pages", bids, to="sqlite:other.db", unbounded=True)
     shop.view("names", users.select("name", "id"), key="name")
     shop.sink("out", pages, "files:out", mode="at least once", refused="dead letter")
     return shop
@@ -132,7 +132,7 @@ def test_what_views_allow_is_the_lateness_of_the_streams_below_them() -> None:
         assert sources_of(view.node) == (made.streams["a"].node,)
     python = Pipeline("f")
     stream = python.stream("a", "x INT, at TIMESTAMP", time="at", delay="1s", late="correct", lateness="1 hour")
-    python.view("v", stream.select("x", "at").select("x", "at"))
+    python.view("v", stream)
     assert made.view_fingerprint("v") == python.view_fingerprint("v")
 
 
@@ -177,11 +177,15 @@ def test_a_relation_may_have_a_name_for_sql() -> None:
     big = made.define("big", sql="SELECT x FROM a WHERE x > 9")
     made.define("huge", big.where("x > 99"))
     made.view("v", sql="SELECT x FROM huge")
-    meant.view("v", meant.streams["a"].where("x > 9").select("x").where("x > 99").select("x"))
+    meant.view("v", meant.streams["a"].where("x > 9").select("x").where("x > 99"))
     assert made.fingerprint() == meant.fingerprint()
     for taken in ("BIG", "a", "v"):
         with pytest.raises(PlanError, match="already"):
             made.define(taken, big)
+    with pytest.raises(PlanError, match="view Big: define gave that name"):
+        made.view("Big", big)
+    with pytest.raises(PlanError, match="table big: define gave that name"):
+        made.table("big", "id INT", key="id")
 
 
 @pytest.mark.parametrize(
@@ -257,7 +261,7 @@ A = "CREATE STREAM a (x INT, at TIMESTAMP, WATERMARK FOR at AS at);\n"
         ("CREATE TABLE t (a INT PRIMARY KEY) WITH (key = 'a')", "1:17: table t: PRIMARY KEY and key", ""),
         ("CREATE TABLE t (a INT PRIMARY KEY, at TIMESTAMP, WATERMARK FOR at AS at)", "1:50: table t: only a stream", "never late"),
         (A + "CREATE TABLE A (a INT PRIMARY KEY)", "2:14: A: there is a stream, table or view of that name", ""),
-        (A + "CREATE VIEW v AS SELECT x FROM b", "2:18: there is no b", ""),
+        (A + "CREATE VIEW v AS SELECT x FROM b", "2:32: nothing is called b; there is a", ""),
         (A + "CREATE VIEW v SELECT x FROM a", "2:15: expected AS; found `SELECT`", ""),
         (A + "CREATE VIEW v AS", "2:17: expected a query; found the end", "SELECT"),
         (A + "CREATE VIEW v AS SELECT x FROM a EMIT FINAL", '2:1: view v: emit="final" needs an end', "tumble(TABLE"),
@@ -295,8 +299,12 @@ def test_a_script_is_cut_by_its_tokens() -> None:
 
 
 def test_words_that_only_look_like_an_ending_are_names() -> None:
-    made = load_script("CREATE STREAM s (emit INT); CREATE VIEW v AS SELECT emit FROM s WHERE emit > 1", "f.sql", "f")
-    assert made.views["v"].columns == ("emit",)
+    made = load_script(
+        "CREATE STREAM s (`emit` INT, allowed INT); CREATE VIEW v AS SELECT allowed, `emit` FROM s WHERE allowed > 1 AND `emit` > 1",
+        "f.sql",
+        "f",
+    )
+    assert made.views["v"].columns == ("allowed", "emit")
 
 
 def test_a_file_that_is_no_text_is_an_error(tmp_path: Path) -> None:

@@ -150,10 +150,13 @@ def nexmark(
     """
     from millstream.bench.nexmark import delay as delays
     from millstream.bench.nexmark import run
+    from millstream.bench.nexmark.peers import SYSTEMS
     from millstream.bench.nexmark.queries import chosen
 
     names = chosen(queries)
     systems = tuple(compare.split(",")) if compare else ()
+    if unknown := sorted(set(systems) - set(SYSTEMS)):
+        raise click.UsageError(f"--compare: found {', '.join(unknown)}, expected some of {', '.join(SYSTEMS)}")
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="millstream-bench-")))
         stack.enter_context(quiet_fd(folder / "spark.log"))
@@ -173,7 +176,10 @@ def nexmark(
     else:
         columns = {"name": "NAME", "system": "SYSTEM", "value": "EVENTS/S", "seconds": "SECONDS", "correct": "CORRECT"}
         columns |= ({"growth": "GROWTH"} if growth else {}) | ({"ratio": "RATIO"} if systems else {}) | {"note": "NOTE"}
-        show([dict.fromkeys(columns) | each.to_dict() for each in found], columns, as_json=False)
+        shown = [dict.fromkeys(columns) | each.to_dict() for each in found]
+        for row in shown:
+            row |= {name: f"{row[name]:.2f}" for name in ("growth", "ratio") if row.get(name)}
+        show(shown, columns, as_json=False)
         for system in systems:
             if ratios := [each.ratio for each in found if each.system == system and each.ratio]:
                 click.echo(f"{system}: {geometric_mean(ratios):.2f} times its rate, over {len(ratios)} queries")

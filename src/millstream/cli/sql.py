@@ -76,8 +76,8 @@ def command(
             session = Session(pipeline, log=given, spark=spark, starting=lambda: stderr().status("starting Spark"))
             try:
                 if texts or not sys.stdin.isatty():
-                    failed = [not screen.run(session, text) for text in texts or (sys.stdin.read(),)]
-                    click.get_current_context().exit(1 if any(failed) else 0)
+                    fine = screen.run(session, "\n;\n".join(texts) or sys.stdin.read())
+                    click.get_current_context().exit(0 if fine else 1)
                 _talk(session, screen)
             finally:
                 if "pyspark" in sys.modules:
@@ -91,18 +91,13 @@ def _talk(session: Session, screen: _Screen) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     prompt = Prompt(session)
     stderr().print(f"Millstream over {session.pipeline.log}; help, exit", highlight=False, soft_wrap=True)
-    while True:
+    while not screen.ended:
         try:
             text = prompt.read()
-            match text.strip().lower():
-                case "exit" | "quit" | "exit;" | "quit;":
-                    return
-                case "help":
-                    text = "help;"
-                case "\\json":
-                    screen.as_json = not screen.as_json
-                    continue
-            screen.run(session, text)
+            if text.strip() == "\\json":
+                screen.as_json = not screen.as_json
+            else:
+                screen.run(session, text)
         except KeyboardInterrupt:
             continue
         except EOFError:
@@ -113,7 +108,7 @@ class _Screen:
     """Shows what statements give: tables for people, JSON for programs."""
 
     def __init__(self, as_json: bool, limit: int) -> None:
-        self.as_json, self.limit = as_json, limit
+        self.as_json, self.limit, self.ended = as_json, limit, False
 
     def run(self, session: Session, text: str) -> bool:
         """Do all statements of a text, also after one that failed; whether none did."""
@@ -126,6 +121,9 @@ class _Screen:
             return False
         fine = True
         for statement in statements:
+            if statement.text.lower() in ("exit", "quit"):
+                self.ended = True
+                break
             try:
                 self._show(session.execute(statement))
             except MillstreamError as error:

@@ -9,9 +9,9 @@ and Spark decides. Each record is decoded by itself, so no record can shift anot
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -23,6 +23,9 @@ from millstream.kernel.chunk import Chunk
 from millstream.kernel.host import COLUMNS, Host, is_used
 from millstream.kernel.scalar import Scalar, compile_scalar
 from millstream.plan.chain import Feed
+from millstream.plan.narrow import narrowed
+from millstream.plan.nodes import Column
+from millstream.plan.schema import fields_of
 
 Booleans = npt.NDArray[np.bool_]
 
@@ -54,6 +57,7 @@ _KINDS: dict[str, tuple[Any, pl.DataType]] = {
     "timestamp": (str, _STAMP),
     "date": (str, pl.Date()),
 }
+_Kind: TypeAlias = tuple[Any, pl.DataType]
 _SAME = {
     "long": "bigint",
     "integer": "int",
@@ -129,13 +133,16 @@ def _decoder(feed: Feed, utc: bool) -> FeedDecoder | str:
         return f"codec {source.codec}"
     if source.time is not None and source.time.sent is not None:
         return f"column {source.time.column} by a device's clock"
-    columns: dict[str, tuple[Any, pl.DataType]] = {}
-    for column in source.columns:
-        kind = _KINDS.get(_SAME.get(column.type.lower(), column.type.lower()))
-        if kind is None:
-            return f"column {column.name} {column.type}"
-        columns[column.name] = kind
-    dtypes = {**{name: dtype for name, (_, dtype) in columns.items()}, **_META}
+    columns: dict[str, _Kind | dict[str, _Kind]] = {}
+    dtypes = dict(_META)
+    for column in narrowed(feed).columns:
+        fields = fields_of(column.type)
+        kinds = {field.name: _kind(field) for field in fields or (column,)}
+        if unknown := [name for name, kind in kinds.items() if kind is None]:
+            return f"column {column.name} {column.type}" + (f", for its field {unknown[0]}" if fields else "")
+        known = {name: kind for name, kind in kinds.items() if kind is not None}
+        columns[column.name] = known if fields else known[column.name]
+        dtypes |= {f"{column.name}.{name}" if fields else name: dtype for name, (_, dtype) in known.items()}
     wanted = {each.name: each.expression for each in feed.expressions}
     if source.sequence is not None:
         wanted["_who"] = f"cast(({source.sequence.producer}) AS string)"
@@ -149,17 +156,26 @@ def _decoder(feed: Feed, utc: bool) -> FeedDecoder | str:
     return FeedDecoder(feed, columns, compiled, utc)
 
 
+def _kind(column: Column) -> _Kind | None:
+    return _KINDS.get(_SAME.get(column.type.lower(), column.type.lower()))
+
+
 class FeedDecoder:
-    """Decodes the records of one topic."""
+    """Decodes the records of one topic; a field of a struct is a column like any other."""
 
     def __init__(
-        self, feed: Feed, columns: Mapping[str, tuple[Any, pl.DataType]], compiled: Mapping[str, Scalar], utc: bool
+        self, feed: Feed, columns: Mapping[str, _Kind | dict[str, _Kind]], compiled: Mapping[str, Scalar], utc: bool
     ) -> None:
         self.feed, self.columns, self.compiled = feed, columns, compiled
-        fields = [(f"f{index}", python | None, None) for index, (python, _) in enumerate(columns.values())]
-        renamed = {f"f{index}": name for index, name in enumerate(columns)}
-        record = msgspec.defstruct("record", fields, rename=renamed, gc=False)
-        self._decode = msgspec.json.Decoder(record).decode
+        self._inner = {
+            name: _record(name, {field: python for field, (python, _) in kind.items()})
+            for name, kind in columns.items()
+            if isinstance(kind, dict)
+        }
+        types = {
+            name: self._inner.get(name, kind[0] if isinstance(kind, tuple) else None) for name, kind in columns.items()
+        }
+        self._decode = msgspec.json.Decoder(_record("record", types)).decode
         self._time = f"{_TIME}?$" if utc else f"{_TIME}$"
         source = feed.source
         self._needed = [source.time.column] if source.time else list(source.key) if source.kind == "table" else []
@@ -212,14 +228,25 @@ class FeedDecoder:
                     left[index] = True
         return found, left
 
+    def _columns(self, found: list[Any]) -> Iterator[tuple[str, _Kind, list[Any]]]:
+        """The values of each column, those of a struct's fields under both names."""
+        for index, (name, kind) in enumerate(self.columns.items()):
+            values = list(map(attrgetter(f"f{index}"), found))
+            if isinstance(kind, tuple):
+                yield name, kind, values
+                continue
+            nothing = self._inner[name]()  # where there is no struct, its fields are null
+            values = [value or nothing for value in values]
+            for place, (field, inner) in enumerate(kind.items()):
+                yield f"{name}.{field}", inner, list(map(attrgetter(f"f{place}"), values))
+
     def _base(
         self, partition: int, records: Records, found: list[Any], at: npt.NDArray[np.intp]
     ) -> tuple[pl.DataFrame, Booleans]:
         """The declared columns and those of a record, and which rows have something in them that only Spark reads."""
         unsure = np.zeros(len(at), bool)
         made: dict[str, pl.Series] = {}
-        for index, (name, (python, dtype)) in enumerate(self.columns.items()):
-            values = list(map(attrgetter(f"f{index}"), found))
+        for name, (python, dtype), values in self._columns(found):
             if python is str and dtype != pl.String:
                 text = pl.Series(values, dtype=pl.String)
                 made[name] = _parsed(text, self._time if dtype == _STAMP else _DATE, dtype)
@@ -238,6 +265,12 @@ class FeedDecoder:
             made["_key"] = pl.Series([key for key, _ in keys], dtype=pl.String)
             unsure |= np.array([not valid for _, valid in keys], bool)
         return pl.DataFrame(made), unsure
+
+
+def _record(name: str, types: Mapping[str, Any]) -> type[msgspec.Struct]:
+    """A struct whose fields have these types, or are null or left out."""
+    fields = [(f"f{index}", python | None, None) for index, python in enumerate(types.values())]
+    return msgspec.defstruct(name, fields, rename={f"f{index}": each for index, each in enumerate(types)}, gc=False)
 
 
 _REFUSED = (ValueError, TypeError, RecursionError)  # msgspec's own errors are of the first

@@ -40,33 +40,48 @@ class TableJoinKernel:
     def step(self, state: State, left: pl.DataFrame | None, right: pl.DataFrame | None) -> pl.DataFrame | None:
         """Change both tables, and say what that changes of their join."""
         if left is None and right is None:
+            self._expire(state)
             return None
         types = key_types(state.sides, self.keys)
         came = [
             changes(rows, side, types, names)
             for rows, side, names in zip((left, right), state.sides, (self.spec.left, self.spec.right), strict=True)
         ]
-        came = [by_key(rows, self.keys) for rows in came]
-        known = [rows.drop_nulls(self.keys) for rows in came]
+        unknown = [rows.filter(pl.any_horizontal(pl.col(self.keys).is_null())) for rows in came]
+        known = [self._placed(rows.drop_nulls(self.keys)) for rows in came]
         touched = pl.concat([rows.select(self.on) for rows in known]).unique()
         olds, news = [], []
         for name, rows in zip(("left", "right"), known, strict=True):
             old, new = change(state.table(name), rows, touched)
             olds.append(old)
             news.append(new)
-        unknown = [rows.filter(pl.any_horizontal(pl.col(self.keys).is_null())) for rows in came]
+        self._expire(state)
         alone = pl.concat([self._alone(news), self._alone(olds).with_columns(-pl.col(WEIGHT))])
-        made = [self._alone(unknown), weighed(alone, [name for name in alone.columns if name != WEIGHT])]
+        made = [self._alone(unknown, self.keys), weighed(alone, [name for name in alone.columns if name != WEIGHT])]
         if self.spec.how not in ("semi", "anti"):
             made += [pairs(known[0], news[1], self.on), pairs(olds[0], known[1], self.on)]
             return outcome(made, state.sides, types, self.spec.left, self.spec.right)
         return outcome(made, state.sides, types, self.spec.left)
 
-    def _alone(self, rows: list[pl.DataFrame]) -> pl.DataFrame:
+    def _placed(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """The rows with their place by key, and by when that key can change no more."""
+        horizon = self.spec.horizon
+        if horizon is None:
+            return by_key(rows, self.keys)
+        expires = rows.select(*self.keys, (pl.col(horizon.time).dt.epoch("us") + horizon.span + 1).alias("_x"))
+        return rows.with_columns(pl.Series(PLACE, place(expires, self.keys, "_x")))
+
+    def _expire(self, state: State) -> None:
+        if self.spec.horizon is not None and state.after > state.before:
+            for name in ("left", "right"):
+                if name in state.meta.tables:
+                    state.table(name).expire(state.after)
+
+    def _alone(self, rows: list[pl.DataFrame], on: list[str] | None = None) -> pl.DataFrame:
         """The rows that are there for themselves: those without a partner, or of a semi join those with one."""
-        left, right, how = *rows, self.spec.how
-        left_alone = left.join(right, on=self.on, how="semi" if how == "semi" else "anti")
-        right_alone = right.join(left, on=self.on, how="anti")
+        left, right, how, on = *rows, self.spec.how, on or self.on
+        left_alone = left.join(right, on=on, how="semi" if how == "semi" else "anti")
+        right_alone = right.join(left, on=on, how="anti")
         shown = [left_alone] if how not in ("inner", "right") else []
         shown += [right_alone] if how in ("right", "full") else []
         return pl.concat([left.clear(), *shown], how="diagonal")

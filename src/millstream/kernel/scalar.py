@@ -74,6 +74,8 @@ class Scalar:
 def compile_scalar(sql: str, columns: Mapping[str, pl.DataType]) -> Scalar | None:
     """Give the expression for Polars, or None if it is not in the subset; names of columns compare without case.
 
+    A field of a struct is known under both names with a dot between them.
+
     >>> minute = compile_scalar("pmod(n, 60) + 1", {"N": pl.Int64()})
     >>> minute.dtype, minute.unsure
     (Int64, None)
@@ -235,7 +237,10 @@ class _Reader:
         return self._cast() if word == "cast" else call(word, self._list())
 
     def _column(self, word: str) -> Term:
-        found = self._columns.get(self._next().text.lower(), [])
+        name = self._next().text.lower()
+        while self._take("."):
+            name += f".{self._next().text.lower()}"
+        found = self._columns.get(name, [])
         need(len(found) == 1, word not in _WORDS)
         return found[0]
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import parse_qs
 
 from millstream.config import resolve
 from millstream.outlet.contract import Outlet, Parcel
-from millstream.plan.outgoing import Outgoing, scheme_of
+from millstream.plan.outgoing import Outgoing, folder_of, scheme_of
 
 __all__ = ["Outlet", "Parcel", "open_outlet"]
 
@@ -33,8 +32,8 @@ def open_outlet(
     if scheme == "files":
         from millstream.outlet.files import FileOutlet
 
-        folder, _, options = rest.partition("?")
-        return FileOutlet(Path(folder), parse_qs(options).get("format", ["parquet"])[0])
+        folder = folder_of(address)
+        return FileOutlet(Path(folder.path), folder.format, folder.partition)
     from millstream.outlet.redis import RedisOutlet
 
     return RedisOutlet(address, wanted.view, producer, key)

@@ -2,6 +2,9 @@
 
 A file is in its place, under a name that its batch's number decides, before the manifest's entry appears; what has no entry
 does not count, and is written again under the same name. Entries are made under a lock, and their numbers only grow.
+
+With a partition there is a file for each value of some columns, in a folder that says it as Hive and Spark do:
+``day=2026-01-01/minute=08%3A15``. These columns are not in the file. One entry names all files of a batch.
 """
 
 from __future__ import annotations
@@ -9,29 +12,34 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 
 from millstream.errors import ConfigError, SinkUnavailable
+from millstream.failpoint import failpoint
 from millstream.outlet import text
 from millstream.outlet.contract import Outlet, Packed, Parcel, Refusal
 from millstream.sink.contract import WEIGHT
 
 FORMATS = ("parquet", "json")
 _MANIFEST = "_manifest"
+_LONGEST = 255
+_ESCAPED = re.compile(r"""[\x00-\x1f\x7f"#%'*/:=?\\{\[\]^]""")
 
 
 class FileOutlet(Outlet):
     """A folder of files, only added to. Rows that went have the weight −1, and of a view with a key nothing but their key."""
 
-    def __init__(self, folder: Path, kind: str) -> None:
+    def __init__(self, folder: Path, kind: str, partition: tuple[str, ...] = ()) -> None:
         if kind not in FORMATS:
             raise ConfigError(f"files: found format={kind}, expected {' or '.join(FORMATS)}")
-        self._folder, self._kind = folder, kind
+        self._folder, self._kind, self._partition = folder, kind, partition
         with _ours(folder):
             (folder / _MANIFEST).mkdir(parents=True, exist_ok=True)
 
@@ -41,47 +49,104 @@ class FileOutlet(Outlet):
             return max((int(path.stem) for path in (self._folder / _MANIFEST).glob("*.json")), default=None)
 
     def pack(self, parcel: Parcel) -> Packed:
-        """All changes as one frame."""
+        """All changes by the folder that they belong in."""
         rows = (
             parcel.rows
             if WEIGHT in parcel.rows.columns
             else parcel.rows.with_columns(pl.lit(1, pl.Int64).alias(WEIGHT))
         )
         gone = parcel.gone.with_columns(pl.lit(-1, pl.Int64).alias(WEIGHT))
-        if self._kind == "parquet":
-            return Packed(pl.concat([rows, gone], how="diagonal").select(rows.columns), [])
-        rows, refused = text.writable(rows)
-        documents = pl.concat([text.documents(rows), text.documents(gone)])
-        return Packed(documents, refused)
+        rows, refused = text.writable(rows) if self._kind == "json" else (rows, [])
+        found, gone_found = (_parted(each, self._partition) for each in (rows, gone))
+        refused += [each for parts in (found, gone_found) for each in parts.refused]
+        made: dict[str, pl.DataFrame | pl.Series] = {}
+        for folder in dict.fromkeys((*found.by_folder, *gone_found.by_folder)):
+            came, went = (each.by_folder.get(folder, each.none) for each in (found, gone_found))
+            if self._kind == "parquet":
+                made[folder] = pl.concat([came, went], how="diagonal").select(came.columns)
+            else:
+                made[folder] = pl.concat([text.documents(came), text.documents(went)])
+        return Packed(made, refused)
 
     def send(self, payload: Any, sequence: int, *, marked: bool) -> list[Refusal]:  # noqa: ARG002
-        """Write the file, then its entry; a number costs nothing here, so it always counts."""
-        if not len(payload):
+        """Write the files, then their entry; a number costs nothing here, so it always counts."""
+        if not payload:
             return []
         with _ours(self._folder), _locked(self._folder / _MANIFEST):
             known = self.last()
             if known is not None and sequence <= known:
                 return []
-            name = f"{sequence:020d}.{self._kind}"
-            _write(self._folder / name, lambda path: self._fill(path, payload))
-            entry = json.dumps({"file": name, "rows": len(payload)}).encode()
+            names = [f"{folder}{sequence:020d}.{self._kind}" for folder in payload]
+            for name, content in zip(names, payload.values(), strict=True):
+                _make(self._folder, (self._folder / name).parent)
+                _write(self._folder / name, partial(self._fill, content=content))
+                failpoint("outlet.files.written")
+            said = {"files": names} if self._partition else {"file": names[0]}
+            entry = json.dumps({**said, "rows": sum(map(len, payload.values()))}).encode()
             _write(self._folder / _MANIFEST / f"{sequence:020d}.json", lambda path: path.write_bytes(entry))
         return []
 
     def close(self) -> None:
         """Nothing is held open."""
 
-    def _fill(self, path: Path, payload: Any) -> None:
+    def _fill(self, path: Path, content: Any) -> None:
         if self._kind == "parquet":
-            payload.write_parquet(path)
+            content.write_parquet(path)
         else:
-            path.write_text("".join(f"{document}\n" for document in payload))
+            path.write_text("".join(f"{document}\n" for document in content))
 
 
 def committed_files(folder: str | Path) -> list[Path]:
     """The files of a folder that count, in the order in which they were written."""
-    entries = sorted((Path(folder) / _MANIFEST).glob("*.json"))
-    return [Path(folder) / json.loads(entry.read_bytes())["file"] for entry in entries]
+    entries = [json.loads(path.read_bytes()) for path in sorted((Path(folder) / _MANIFEST).glob("*.json"))]
+    return [Path(folder) / name for entry in entries for name in entry.get("files") or [entry["file"]]]
+
+
+class _Parts(NamedTuple):
+    """Rows by the folder that they belong in, without the columns that it says; and those that fit into none."""
+
+    by_folder: dict[str, pl.DataFrame]
+    none: pl.DataFrame
+    refused: list[Refusal]
+
+
+def _parted(rows: pl.DataFrame, partition: tuple[str, ...]) -> _Parts:
+    none = rows.clear().drop(partition, strict=False)  # of a view without a key nothing tells which rows are gone
+    if not partition or not rows.height:
+        return _Parts({"": rows} if rows.height else {}, none, [])
+    for name in partition:
+        if not (rows.schema[name].is_integer() or rows.schema[name] in (pl.String, pl.Boolean, pl.Date)):
+            raise ConfigError(
+                f"files: partition={name} is of {rows.schema[name]}; expected text, whole numbers, dates or booleans",
+                hint=f"select(\"date_format({name}, 'yyyy-MM-dd') AS day\", …)",
+            )
+    by_folder: dict[str, pl.DataFrame] = {}
+    refused: list[Refusal] = []
+    for values, part in rows.partition_by(*partition, as_dict=True, maintain_order=True).items():
+        names = [f"{_escaped(name)}={_escaped(value)}" for name, value in zip(partition, values, strict=True)]
+        if max(len(name.encode()) for name in names) > _LONGEST:
+            refused += text.refusals(part, f"the name of a folder has at most {_LONGEST} bytes")
+            continue
+        folder = "/".join(names) + "/"
+        # Null and the empty text share a folder, as with Hive.
+        by_folder[folder] = pl.concat([by_folder.get(folder, none), part.drop(partition)])
+    return _Parts(by_folder, none, refused)
+
+
+def _escaped(value: Any) -> str:
+    """A value as Hive and Spark write it in the name of a folder."""
+    if value is None or value == "":
+        return "__HIVE_DEFAULT_PARTITION__"
+    said = str(value).lower() if isinstance(value, bool) else str(value)
+    return _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", said)
+
+
+def _make(top: Path, folder: Path) -> None:
+    """Make a folder, and those above it, so that they are on the disk."""
+    missing = [each for each in (folder, *folder.parents) if each != top and top in each.parents and not each.exists()]
+    for each in reversed(missing):
+        each.mkdir(exist_ok=True)
+        _sync(each.parent)
 
 
 def _write(path: Path, fill: Any) -> None:
@@ -91,11 +156,15 @@ def _write(path: Path, fill: Any) -> None:
     for each in (fresh, path.parent):
         if each == path.parent:
             fresh.rename(path)
-        handle = os.open(each, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        _sync(each)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 @contextmanager

@@ -37,7 +37,7 @@ from millstream.plan.nodes import (
 )
 from millstream.plan.parts import ADMIT, ORIGIN, SINK, Chain, Computed, Feed, Operator, Output, Port, ViewPlan, micros
 from millstream.plan.push import pushed
-from millstream.plan.spec import AsOfJoin, Changelog, IntervalJoin, JoinSpec, LatestJoin, Spec, TableJoin
+from millstream.plan.spec import AsOfJoin, Changelog, Horizon, IntervalJoin, JoinSpec, LatestJoin, Spec, TableJoin
 
 __all__ = [
     "ADMIT", "ORIGIN", "SINK", "Chain", "Feed", "Operator", "Output", "Port", "ViewPlan", "build_chain", "micros",
@@ -253,7 +253,8 @@ class _Builder:
         maker = self._make(node, emit, max(rows.maker.stage for rows in inputs) + 1)
         maker.inputs = tuple(dict.fromkeys(rows.maker.number for rows in inputs))
         laid = lay(node, emit, all(rows.maker.insert_only for rows in inputs))
-        maker.spec, maker.key, maker.insert_only = laid.spec, facts.natural_key(node), facts.is_insert_only(node)
+        maker.spec, maker.key = laid.spec, facts.natural_key(node)
+        maker.insert_only = facts.is_insert_only(node, emit)
         names = output_columns(below[0])
         for each, rows in zip(below, inputs, strict=True):
             columns = rows.columns
@@ -275,9 +276,13 @@ class _Builder:
         right = self._rows(node.right, emit, as_said=bool(node.as_of))
         maker = self._make(node, emit, max(left.maker.stage, right.maker.stage) + 1)
         maker.inputs, maker.sides = (left.maker.number, right.maker.number), _Sides(node, (left, right))
-        maker.key, maker.insert_only = facts.natural_key(node), facts.is_insert_only(node)
+        maker.key, maker.insert_only = facts.natural_key(node), facts.is_insert_only(node, emit)
         left.maker.retract = right.maker.retract = True
-        maker.spec = TableJoin(node.how, len(node.on), (), ())  # for the time being: columns are known at the end
+        met = next(iter(facts.meetings(node).items()), None)
+        horizon = Horizon(f"_k{met[0]}", micros(met[1])) if met else None
+        maker.spec = TableJoin(
+            node.how, len(node.on), (), (), horizon
+        )  # for the time being: columns are known at the end
         if node.within:
             low, high = map(micros, node.within)
             late = micros(facts.lateness(node.left)), micros(facts.lateness(node.right))
@@ -300,9 +305,11 @@ class _Builder:
             texts = [(each.left, each.right)[side] for each in node.on]
             wanted = {key: expression.substitute(text, rows.columns) for key, text in zip(keys, texts, strict=True)}
             wanted |= {name: text for text, name in sides.wanted[side].items()}
-            timed = None if node.regular else facts.event_time(below)
+            timed = facts.event_time(below)
             marks = bool(timed) and (not node.latest or any(port.marks for port in maker.ports))
-            if timed and not node.latest:
+            if isinstance(maker.spec, TableJoin):
+                marks = maker.spec.horizon is not None
+            elif timed and not node.latest:
                 wanted["_t"] = f"unix_micros({expression.substitute(expression.quote(timed), rows.columns)})"
             if node.as_of and side:
                 wanted |= {"_v": "unix_micros(_timestamp)", "_keep": rows.condition or "true"}

@@ -79,6 +79,16 @@ def check(sql: str, columns: Iterable[str], what: str) -> frozenset[str]:
     return frozenset(used)
 
 
+def paths(sql: str) -> frozenset[tuple[str, ...]]:
+    """The columns that an expression uses, in lower case, each with the fields of it that are named behind dots.
+
+    >>> sorted(paths("bid.price * 2 + size(Tags)"))
+    [('bid', 'price'), ('tags',)]
+    """
+    tree = _parse(sql, "expression")
+    return frozenset(tuple(part.name.lower() for part in column.parts) for column in _free_columns(tree))
+
+
 def substitute(sql: str, mapping: Mapping[str, str]) -> str:
     """Put expressions in the place of columns; a column that is not in ``mapping`` stays.
 

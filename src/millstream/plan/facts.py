@@ -13,6 +13,7 @@ from millstream.plan.nodes import (
     WINDOW_COLUMNS,
     Aggregate,
     Deduplicate,
+    Emit,
     Explode,
     Hopping,
     Join,
@@ -48,19 +49,21 @@ def is_stream(node: Node) -> bool:
             return is_stream(node.input)
 
 
-def is_insert_only(node: Node) -> bool:
-    """Whether none of its rows is ever taken back."""
+def is_insert_only(node: Node, emit: Emit = "changes") -> bool:
+    """Whether none of its rows is ever taken back; of final rows none is, if nothing that comes late amends them."""
     match node:
         case Source():
             return node.kind == "stream"
         case Where() | Select() | Explode():
-            return is_insert_only(node.input)
+            return is_insert_only(node.input, emit)
         case Union():
-            return all(map(is_insert_only, node.inputs))
+            return all(is_insert_only(each, emit) for each in node.inputs)
         case Join():
             if node.within or node.regular:
-                return node.how in ("inner", "semi") and is_insert_only(node.left) and is_insert_only(node.right)
-            return node.latest and is_insert_only(node.left)
+                return node.how in ("inner", "semi") and all(is_insert_only(each, emit) for each in inputs_of(node))
+            return node.latest and is_insert_only(node.left, emit)
+        case Aggregate() | Deduplicate() | Over():
+            return emit == "final" and ends(node) and not lateness(node)
         case _:
             return False
 
@@ -109,6 +112,8 @@ def settled(node: Node) -> dict[str, timedelta]:
             return {name: known[column] for name, column in plain.items() if column in known}
         case Over() if _in_time(node):
             return settled(node.input)
+        case Join() if node.regular:
+            return _met(node)
         case Top():
             per = {(expression.plain_column(each) or "").lower() for each in node.per}
             return {name: span for name, span in settled(node.input).items() if name.lower() in per}
@@ -118,6 +123,30 @@ def settled(node: Node) -> dict[str, timedelta]:
         case _:
             name = event_time(node)
             return {name: lateness(node)} if name else {}
+
+
+def meetings(node: Join) -> dict[int, timedelta]:
+    """Which equalities of a join are of times that tell on both sides when a row can change no more, and how long after."""
+    sides = [{name.lower(): span for name, span in settled(each).items()} for each in inputs_of(node)]
+    made = {}
+    for index, each in enumerate(node.on):
+        names = [(expression.plain_column(text) or "").lower() for text in (each.left, each.right)]
+        if all(name in side for name, side in zip(names, sides, strict=True)):
+            made[index] = max(side[name] for name, side in zip(names, sides, strict=True))
+    return made
+
+
+def _met(node: Join) -> dict[str, timedelta]:
+    """The columns of a join that tell when a row can change no more: times that meet, but for those that may be null."""
+    names = {name.lower(): name for name in output_columns(node)}
+    left_null, right_null = node.nullable
+    found: dict[str, timedelta] = {}
+    for index, span in meetings(node).items():
+        each = node.on[index]
+        shown = [text for text, null in ((each.left, left_null), (each.right, right_null)) if not null or each.name]
+        plain = [(expression.plain_column(text) or "").lower() for text in shown]
+        found |= {names[name]: span for name in plain if name in names}
+    return found
 
 
 def _in_time(node: Over) -> bool:
@@ -157,7 +186,7 @@ def is_bounded(node: Node) -> bool:
             by_time = bool(node.order) and (expression.plain_column(node.order[0].expression) or "").lower() in known
             return by_time and near
         case Join():
-            return node.within is not None
+            return node.within is not None or (node.regular and bool(meetings(node)))
         case _:
             return True
 
@@ -195,12 +224,16 @@ def natural_key(node: Node) -> tuple[str, ...]:
 
 def has_window(node: Node) -> bool:
     """Whether there is anything in it whose rows become final: a windowed aggregate, or rows that are told apart by time."""
-    ends = (
+    return ends(node) or any(map(has_window, inputs_of(node)))
+
+
+def ends(node: Node) -> bool:
+    """Whether the rows of this node, not of those below, become final."""
+    return (
         (isinstance(node, Aggregate) and node.window is not None)
         or isinstance(node, Deduplicate)
         or (isinstance(node, Over) and is_final(node))
     )
-    return ends or any(map(has_window, inputs_of(node)))
 
 
 def has_aggregate(node: Node) -> bool:

@@ -44,8 +44,10 @@ def keeps(spec: specs.Spec, say: Say) -> str:
             return "nothing"
         case specs.Groups():
             return f"every row {_of_each(spec.keys, say)}: the function is asked about all of them"
-        case specs.TableJoin():
+        case specs.TableJoin(horizon=None):
             return "every row of both sides: either may get a partner at any time"
+        case specs.TableJoin():
+            return "the rows of both sides as long as either can change"
         case specs.IntervalJoin():
             return "rows of both sides until no partner can come any more: the other side's mark tells"
         case specs.AsOfJoin():
@@ -82,6 +84,8 @@ def drops(spec: specs.Spec, say: Say) -> str:
             return _beyond(spec.horizon, say, spec.within or 0)
         case specs.Pass():
             return "nothing to drop"
+        case specs.TableJoin(horizon=specs.Horizon() as horizon):
+            return _beyond(horizon, say)
         case specs.TableJoin():
             return f"when a row is taken back; else {_ENDLESS}both sides"
         case specs.IntervalJoin():
@@ -109,9 +113,9 @@ def is_bounded(spec: specs.Spec) -> bool:
             return spec.horizon is not None and reach(spec) == 0
         case specs.Deduplicate():
             return spec.within is not None
-        case specs.Groups():
+        case specs.Groups() | specs.TableJoin():
             return spec.horizon is not None
-        case specs.Changelog() | specs.TableJoin() | specs.AsOfJoin() | specs.LatestJoin():
+        case specs.Changelog() | specs.AsOfJoin() | specs.LatestJoin():
             return False
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+from urllib.parse import parse_qs
 
 from millstream.errors import PlanError
 from millstream.plan.nodes import Place
+from millstream.plan.source import either
 
 Mode: TypeAlias = Literal["exactly once", "at least once", "at most once"]
 Policy: TypeAlias = Literal["stop", "dead letter"]
@@ -34,6 +36,24 @@ class Outgoing:
         return self.to if isinstance(self.to, str) else f"{getattr(self.to, '__name__', repr(self.to))}()"
 
 
+class Folder(NamedTuple):
+    """Where and how a sink of files writes: ``files:FOLDER?format=json&partition=day,minute``."""
+
+    path: str
+    format: str
+    partition: tuple[str, ...]
+
+
+def folder_of(address: str) -> Folder:
+    """Read the address of a sink of files; PlanError if it has options that there are not."""
+    path, _, text = address.partition(":")[2].partition("?")
+    options = parse_qs(text, keep_blank_values=True)
+    if unknown := sorted(options.keys() - {"format", "partition"}):
+        raise PlanError(f"files: found {unknown[0]}=, expected format= or partition=")
+    names = [name.strip() for text in options.get("partition", []) for name in text.split(",")]
+    return Folder(path, options.get("format", ["parquet"])[-1], tuple(names))
+
+
 def scheme_of(address: str) -> str:
     """What kind of sink an address names; PlanError if there is no such kind."""
     scheme, _, rest = address.partition(":") if isinstance(address, str) else ("", "", "")
@@ -45,3 +65,31 @@ def scheme_of(address: str) -> str:
             hint="name where it is: redis://:${env:REDIS_PASSWORD}@HOST:PORT/0",
         )
     return scheme
+
+
+def checked_sink(
+    what: str,
+    view: str,
+    key: Sequence[str],
+    to: str | Callable[[Sequence[Any]], None],
+    mode: Mode | None,
+    refused: Policy,
+) -> Mode:
+    """How surely a sink sends; PlanError if it cannot, or there is no such place."""
+    modes: tuple[Mode, ...] = ("at least once", "at most once") if callable(to) else get_args(Mode)
+    mode = mode or modes[0]
+    if mode not in modes:
+        raise PlanError(
+            f"{what}: expected mode to be {' or '.join(modes)}; found {mode!r}",
+            hint="a function that remembers the ids of changes makes at least once into once" if callable(to) else "",
+        )
+    if refused not in get_args(Policy):
+        raise PlanError(f"{what}: expected refused to be {either(Policy)}; found {refused!r}")
+    if not callable(to):
+        try:
+            scheme = scheme_of(to)
+        except PlanError as error:
+            raise PlanError(f"{what}: {error.message}", hint=error.hint) from error
+        if scheme.startswith("redis") and not key:
+            raise PlanError(f"{what}: view {view} has no key, so it cannot be a hash in Redis")
+    return mode

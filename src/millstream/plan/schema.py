@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Iterator
 from datetime import timedelta
 
 from sqlglot import Token, TokenError, TokenType, tokenize
@@ -77,6 +78,19 @@ def parse_columns(ddl: str) -> tuple[Column, ...]:
         if reader.at_end:
             return tuple(columns)
         reader.expect(",", f"a comma or the end after column {name}")
+
+
+def fields_of(kind: str) -> tuple[Column, ...]:
+    """The fields of a struct's type; none for any other type.
+
+    >>> [field.name for field in fields_of("struct<id: long, `unit price`: double>")]
+    ['id', 'unit price']
+    """
+    tokens = tokenize(kind, dialect=DIALECT)
+    if tokens[0].text.lower() != "struct":
+        return ()
+    reader = _Reader(kind, tokens)
+    return tuple(reader.struct(kind))
 
 
 def is_timestamp(column: Column) -> bool:
@@ -228,6 +242,16 @@ class _Reader:
             fields.append(f"{written}: {self.type(f'{owner}.{name}')}")
             if not self.skip(","):
                 return ", ".join(fields)
+
+    def struct(self, owner: str) -> Iterator[Column]:
+        """Read the fields of a whole struct<…>."""
+        self._at = 2
+        while True:
+            name = self.name(f"a field's name in {owner}")
+            self.skip(":")
+            yield Column(name, self.type(owner))
+            if not self.skip(","):
+                return
 
     def _interval(self, word: str) -> str:
         words = [word]

@@ -96,12 +96,16 @@ class Top:
 
 @dataclass(frozen=True, slots=True)
 class TableJoin:
-    """Two tables by equal keys. ``left`` and ``right`` are the columns of each side that are wanted; keys are ``_k0``, ``_k1``, …"""
+    """All rows of both sides by equal keys. ``left`` and ``right`` are the columns of each that are wanted; keys are ``_k0``, ``_k1``, …
+
+    With a ``horizon``, whose time is one of the keys, rows are forgotten when neither side can change any more.
+    """
 
     how: How
     keys: int
     left: tuple[str, ...]
     right: tuple[str, ...]
+    horizon: Horizon | None = None
 
 
 @dataclass(frozen=True, slots=True)

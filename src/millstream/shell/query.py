@@ -37,7 +37,7 @@ from millstream.view import View
 
 MOST = 100_000
 """Records that are read without Spark, at most, for an answer or at the beginning of a follow."""
-_RESULT = "result"
+_RESULT = "query"
 _PAUSE = 0.1
 
 Signed = tuple[str, dict[str, Any]]
@@ -58,6 +58,7 @@ class Query:
     ) -> None:
         self.pipeline = copy(pipeline)
         self.pipeline.name = "sql"
+        self.pipeline.to = "sqlite::memory:"
         self.pipeline.views, self.pipeline.sinks = {}, {}
         self.view: View = self.pipeline.view(_RESULT, relation, emit=emit, unbounded=True)
         self._spark, self._starting = spark, starting
@@ -91,10 +92,10 @@ class Query:
         """
         try:
             with open_log(self.pipeline.log, create=False, kafka=self.pipeline.kafka) as log:
-                here = self._here(log)
+                here, signed = self._here(log), _Told(self.view)
                 while not stop.is_set():
                     if here.behind():
-                        told(_signed(_sorted(here.step(), self.view)))
+                        told(signed.frame(here.step()))
                     else:
                         stop.wait(_PAUSE)
         except NeedsSpark:
@@ -135,9 +136,14 @@ class Query:
     def _follow_by_spark(self, told: Callable[[Sequence[Signed]], None], stop: threading.Event) -> None:
         from millstream.runtime.run import run
 
-        known: dict[tuple[Any, ...], dict[str, Any]] = {}
+        signed = _Told(self.view)
+
+        def changed(changes: Sequence[Change]) -> None:
+            rows = [{name: each.row[name] for name in self.view.columns if name in each.row} for each in changes]
+            told(signed.changes([(row, each.weight) for row, each in zip(rows, changes, strict=True)]))
+
         with self._folder():
-            self.pipeline.sink(_RESULT, self.view, lambda changes: told(_told(changes, self.view, known)))
+            self.pipeline.sink(_RESULT, self.view, changed)
             self._session()
             run(self.pipeline, heartbeats=False, stop=stop)
 
@@ -216,29 +222,33 @@ def _sorted(changes: pl.DataFrame, view: View) -> pl.DataFrame:
     return changes.select(*view.columns, WEIGHT)
 
 
-def _signed(changes: pl.DataFrame) -> list[Signed]:
-    """Rows as often as they went, then as often as they came."""
-    rows = list(changes.iter_rows(named=True))
-    weights = [row.pop(WEIGHT) for row in rows]
-    gone = [("-", row) for row, weight in zip(rows, weights, strict=True) for _ in range(-weight)]
-    return gone + [("+", row) for row, weight in zip(rows, weights, strict=True) for _ in range(weight)]
+class _Told:
+    """Changes as they are told. Of a view with a key only the new row of each key is said, so the one before is kept here."""
 
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._known: dict[tuple[Any, ...], dict[str, Any]] = {}
 
-def _told(changes: Sequence[Change], view: View, known: dict[tuple[Any, ...], dict[str, Any]]) -> list[Signed]:
-    """What a sink is told, with the rows that went: of a view with a key it says only the new ones, so we remember the old."""
-    gone: list[Signed] = []
-    came: list[Signed] = []
-    for change in changes:
-        row = {name: change.row[name] for name in view.columns if name in change.row}
-        if view.key:
-            key = tuple(repr(change.row[name]) for name in view.key)
-            before = known.pop(key, None)
-            gone += [("-", before)] if before is not None else []
-            if change.weight > 0:
-                known[key] = row
-                came.append(("+", row))
-        else:
-            (came if change.weight > 0 else gone).extend(
-                [("+" if change.weight > 0 else "-", row)] * abs(change.weight)
-            )
-    return gone + came
+    def frame(self, changes: pl.DataFrame) -> list[Signed]:
+        """What a step in this process changes."""
+        rows = _sorted(changes, self._view).to_dicts()
+        return self.changes([(row, row.pop(WEIGHT)) for row in rows])
+
+    def changes(self, changes: Sequence[tuple[dict[str, Any], int]]) -> list[Signed]:
+        """Rows with weights: as often as they went, then as often as they came."""
+        gone: list[Signed] = []
+        came: list[Signed] = []
+        for row, weight in sorted(changes, key=lambda change: change[1] > 0):
+            before: dict[str, Any] | None = None
+            if self._view.key:
+                key = tuple(repr(row[name]) for name in self._view.key)
+                before = self._known.pop(key, None)
+                if weight > 0:
+                    self._known[key] = row
+            elif weight < 0:
+                before = row
+            if before is not None and before != (row if weight > 0 else None):
+                gone += [("-", before)] * (1 if self._view.key else -weight)
+            if weight > 0 and before != row:
+                came += [("+", row)] * weight
+        return gone + came

@@ -28,6 +28,7 @@ HELP = """\
 CREATE STREAM, TABLE, VIEW, TEMPORARY VIEW, SINK …;   define; `millstream run FILE` keeps views, a shell does not
 SELECT …;                                             the answer over the log so far
 SELECT … EMIT CHANGES;  SELECT … EMIT FINAL;          what is there, then every change until Ctrl-C
+DROP STREAM | TABLE | VIEW | SINK name;               forget a definition
 SHOW STREAMS | TABLES | VIEWS | SINKS | TOPICS;       what there is
 DESCRIBE name;                                        its columns, and where they come from
 EXPLAIN SELECT …;  EXPLAIN name;                      what is computed, what is kept and until when
@@ -78,6 +79,8 @@ class Session:
             return self._create(statement)
         if word in QUERIES:
             return self._select(statement)
+        if reader.skip("DROP"):
+            return self._drop(reader)
         if reader.skip("SHOW"):
             return self._show(reader)
         if reader.skip("DESCRIBE") or reader.skip("DESC"):
@@ -86,7 +89,7 @@ class Session:
             return self._explain(statement, reader)
         if reader.skip("HELP"):
             return Said(HELP)
-        raise reader.fail("CREATE, SELECT, SHOW, DESCRIBE or EXPLAIN", "`help` says what there is")
+        raise reader.fail("CREATE, DROP, SELECT, SHOW, DESCRIBE or EXPLAIN", "`help` says what there is")
 
     def _create(self, statement: Statement) -> Said:
         if Reader(statement).skip("CREATE", "PIPELINE") and not self.pipeline.relations:
@@ -97,6 +100,26 @@ class Session:
             return Said(f"pipeline {self.pipeline.name}", done=True)
         made = Definitions(self.pipeline).define(statement)
         return Said(f"{made.kind} {made.name}", done=True)
+
+    def _drop(self, reader: Reader) -> Said:
+        kinds: dict[str, tuple[dict[str, Any], ...]] = {
+            "STREAM": (self.pipeline.streams,),
+            "TABLE": (self.pipeline.tables,),
+            "VIEW": (self.pipeline.views, self.pipeline.names),
+            "SINK": (self.pipeline.sinks,),
+        }
+        kind = reader.word()
+        if kind not in kinds:
+            raise reader.fail("STREAM, TABLE, VIEW or SINK")
+        reader.index += 1
+        place, name = reader.place, reader.name("its name")
+        reader.finish()
+        for defined in kinds[kind]:
+            for known in defined:
+                if known.lower() == name.lower():
+                    del defined[known]
+                    return Said(f"{kind.lower()} {known} is forgotten", done=True)
+        raise PlanError(f"{place}: there is no {kind.lower()} {name}")
 
     def _select(self, statement: Statement) -> Rows | Query:
         query, emit = self._query(statement, 0)

@@ -16,6 +16,7 @@ from millstream.kernel.admit import HEARTBEAT_KEY, IGNORED
 from millstream.kernel.host import Host, column_of, is_used
 from millstream.kernel.state import FOREVER
 from millstream.plan.chain import Chain, Feed, micros
+from millstream.plan.narrow import narrowed
 from millstream.plan.nodes import META_COLUMNS, Source
 from millstream.spark import stateful
 from millstream.spark.shortcut import CHUNK
@@ -94,7 +95,7 @@ def feed_types(decoded: DataFrame, chain: Chain) -> dict[int, pl.Schema]:
 
 
 def _decode_feed(frame: DataFrame, feed: Feed, made: list[str]) -> DataFrame:
-    source = feed.source
+    source = narrowed(feed)
     kept = [*_RAW, *_JUDGED, *made]
     mine = f"_feed = {feed.number} AND _beat IS NULL"
     frame = frame.selectExpr(*kept, f"CASE WHEN {mine} THEN {_decoded(source)} END AS _d")

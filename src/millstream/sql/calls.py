@@ -11,8 +11,16 @@ from millstream.plan.window import rows, span
 from millstream.sql.interval import duration
 from millstream.sql.words import Piece, Word, depths, edit, part, split, words
 
+_NULLS = {
+    ("ASC", "NULLS", "FIRST"): "",
+    ("NULLS", "FIRST"): "",
+    ("DESC", "NULLS", "LAST"): " DESC",
+    ("ASC",): "",
+    ("DESC",): " DESC",
+}
+NULLS_HINT = "nulls come first, with DESC last; leave out NULLS …"
 _FRAMES = ("ROWS", "RANGE", "GROUPS")
-_STARTS = ("BETWEEN", "UNBOUNDED", "CURRENT", "INTERVAL", "")
+_STARTS = ("BETWEEN", "UNBOUNDED", "CURRENT", "INTERVAL")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +104,8 @@ class Spec:
     frame: Frame | None
 
 
-class BadFrame(Exception):
-    """A frame that is not one of a row's neighbours; it says what was expected."""
+class Untaken(Exception):
+    """An order or a frame that is not taken; it says what was expected."""
 
 
 def spec(sql: str) -> Spec:
@@ -108,7 +116,7 @@ def spec(sql: str) -> Spec:
         follows = found[index + 1].text if index + 1 < len(found) else ""
         if not depth and (word.text in ("PARTITION", "ORDER") and follows == "BY"):
             cuts[word.text] = index
-        elif not depth and word.text in _FRAMES and index + 1 < len(found) and follows in _STARTS:
+        elif not depth and word.text in _FRAMES and (follows.isdigit() or follows in _STARTS):
             cuts["FRAME"] = index
     order = sorted(cuts, key=lambda name: cuts[name])
     parts = {
@@ -116,18 +124,33 @@ def spec(sql: str) -> Spec:
         for at, name in enumerate(order)
     }
     if sum(map(len, parts.values())) != len(found):
-        raise BadFrame(f"expected PARTITION BY, ORDER BY and a frame; found `{sql}`")
+        raise Untaken(f"expected PARTITION BY, ORDER BY and a frame; found `{sql}`")
     partition = (
         tuple(each.sql for each in split(part(piece, parts["PARTITION"][2:]), (",",))) if "PARTITION" in parts else ()
     )
-    by = part(piece, parts["ORDER"][2:]).sql if "ORDER" in parts else None
+    by = None
+    if "ORDER" in parts:
+        cut = [cut_order(each) for each in split(part(piece, parts["ORDER"][2:]), (",",))]
+        by = ", ".join(f"{each.sql}{suffix}" for each, suffix in cut)
     return Spec(partition, by, _frame(piece, parts["FRAME"]) if "FRAME" in parts else None)
+
+
+def cut_order(piece: Piece) -> tuple[Piece, str]:
+    """One expression of an order, and `` DESC`` if it descends; nulls must stand where they do anyway."""
+    found = words(piece.sql)
+    tail = len(found)
+    while tail > 1 and found[tail - 1].text in ("ASC", "DESC", "NULLS", "FIRST", "LAST"):
+        tail -= 1
+    said = tuple(word.text for word in found[tail:])
+    if said and said not in _NULLS:
+        raise Untaken(f"{' '.join(said)} is not taken: nulls come first, with DESC last")
+    return part(piece, found[:tail]), _NULLS.get(said, "")
 
 
 def _frame(piece: Piece, found: list[Word]) -> Frame:
     kind, rest = found[0].text, found[1:]
     if kind == "GROUPS":
-        raise BadFrame("a frame of GROUPS is not taken; expected ROWS or RANGE")
+        raise Untaken("a frame of GROUPS is not taken; expected ROWS or RANGE")
     whole = part(piece, rest)
     ends = (
         split(part(piece, rest[1:]), ("AND",))
@@ -135,7 +158,7 @@ def _frame(piece: Piece, found: list[Word]) -> Frame:
         else [whole, Piece("CURRENT ROW", 0)]
     )
     if len(ends) != 2:
-        raise BadFrame(f"expected BETWEEN … AND …; found `{whole.sql}`")
+        raise Untaken(f"expected BETWEEN … AND …; found `{whole.sql}`")
     before, after = _distance(ends[0], "PRECEDING", kind), _distance(ends[1], "FOLLOWING", kind)
     return rows(before, after) if kind == "ROWS" else span(before, after)  # type: ignore[arg-type]
 
@@ -146,7 +169,7 @@ def _distance(piece: Piece, way: str, kind: str) -> object:
     if said == ["CURRENT", "ROW"]:
         return 0
     if said[-1:] != [way]:
-        raise BadFrame(f"expected a frame from … PRECEDING to … FOLLOWING, with this row in it; found `{piece.sql}`")
+        raise Untaken(f"expected a frame from … PRECEDING to … FOLLOWING, with this row in it; found `{piece.sql}`")
     if said == ["UNBOUNDED", way]:
         return None
     distance = part(piece, found[:-1]).sql
@@ -154,5 +177,5 @@ def _distance(piece: Piece, way: str, kind: str) -> object:
         return int(distance)
     length = duration(distance) if kind == "RANGE" else None
     if length is None:
-        raise BadFrame(f"expected a whole number{' or an INTERVAL' * (kind == 'RANGE')}; found `{distance}`")
+        raise Untaken(f"expected a whole number{' or an INTERVAL' * (kind == 'RANGE')}; found `{distance}`")
     return length

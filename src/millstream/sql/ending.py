@@ -10,6 +10,7 @@ from millstream.errors import PlanError
 from millstream.plan.nodes import Emit, Place, Source, sources_of
 from millstream.plan.relation import Relation
 from millstream.plan.schema import format_duration
+from millstream.sql.hints import in_sql
 from millstream.sql.query import Origin, compile_query
 from millstream.sql.script import Reader, Statement, cut
 
@@ -28,7 +29,10 @@ class Query:
 
     def relation(self, relations: Mapping[str, Relation]) -> Relation:
         """What it asks for of relations, by their names."""
-        return compile_query(self.text, relations, Origin(self.place.file, self.place.line, self.place.column))
+        try:
+            return compile_query(self.text, relations, Origin(self.place.file, self.place.line, self.place.column))
+        except PlanError as error:
+            raise PlanError(error.message, hint=in_sql(error.hint)) from error.__cause__
 
 
 def ask(sql: str, relations: Mapping[str, Relation], what: str) -> tuple[Relation, Query]:

@@ -9,8 +9,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from millstream.plan import expression
+from millstream.plan.facts import visible
 from millstream.plan.nodes import WINDOW_COLUMNS, Window
-from millstream.plan.place import said_at
+from millstream.plan.place import placed, said_at
 from millstream.plan.relation import Relation
 from millstream.sql.calls import aggregates, closing
 from millstream.sql.items import Above
@@ -18,7 +19,7 @@ from millstream.sql.joins import free
 from millstream.sql.scope import Scope, names_in, path
 from millstream.sql.syntax import Select
 from millstream.sql.windows import InFrom, is_window_call, is_window_column, window_call
-from millstream.sql.words import Piece, Text, Word, canonical, edit, words
+from millstream.sql.words import Piece, Text, Word, all_of, canonical, edit, words
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +38,15 @@ class Groups:
     keys: tuple[Key, ...]
     window: Window | None
     found: dict[tuple[str, ...], tuple[str, str]] = field(default_factory=dict)
+    places: dict[str, int] = field(default_factory=dict)
+    """Where each aggregate, by its name, was first written."""
 
-    def name(self, sql: str, name: str) -> None:
+    def name(self, sql: str, name: str, at: int) -> None:
         """Let an aggregate go by the name that its column has, if the expression is nothing else and the name is free."""
         calls = aggregates(sql)
         if len(calls) == 1 and calls[0].head == sql and free(name, self._taken()) == name:
-            self.found.setdefault(canonical(sql), (name, sql))
+            known, _ = self.found.setdefault(canonical(sql), (name, sql))
+            self.places.setdefault(known, at)
 
     def rewrite(self, sql: str, at: int) -> str:
         """An expression over the groups for one over the rows below; what has no value in a group is refused."""
@@ -52,6 +56,7 @@ class Groups:
             if known is None:
                 known = self._number(), call.head
                 self.found[canonical(call.head)] = known
+                self.places[known[0]] = at
             edits.append((call.start, call.end, expression.quote(known[0])))
         names = {canonical(key.sql): key.name for key in self.keys}
         if self.window is not None:
@@ -72,10 +77,21 @@ class Groups:
 
     def relation(self, below: Relation, at: int) -> Relation:
         """The groups, with all aggregates that were found."""
+        for name, sql in self.found.values():
+            self._check(name, sql, below)
         with said_at(self.text.place(at)):
             keys = [f"{key.sql} AS {expression.quote(key.name)}" for key in self.keys]
             grouped = below.group_by(*keys, *([self.window] if self.window else []))
             return grouped.agg(**dict(self.found.values())) if self.found else grouped.distinct()
+
+    def _check(self, name: str, sql: str, below: Relation) -> None:
+        """Refuse an aggregate that is none, at its own place."""
+        at = self.places[name]
+        if inner := aggregates(sql[sql.index("(") + 1 :]):
+            hint = "aggregate in a query in brackets, then again around it"
+            raise self.text.error(at, f"an aggregate inside an aggregate: {inner[0].head} in {sql}", hint)
+        with placed(self.text.place(at)):
+            expression.parse_aggregate(name, sql, visible(below.node))
 
     def _taken(self) -> list[str]:
         return [*(key.name for key in self.keys), *(name for name, _ in self.found.values()), *WINDOW_COLUMNS]
@@ -97,13 +113,13 @@ def grouped(
     keys, said = _keys(scope, window, select, above)
     groups = Groups(scope.text, keys, said)
     for each in above.items:
-        groups.name(each.sql, each.name)
+        groups.name(each.sql, each.name, each.at)
     above = above.map(groups.rewrite)
     at = select.group[0].at if select.group else select.at
     made = groups.relation(relation, at)
-    for each in above.having:
-        with said_at(scope.text.place(each.at)):
-            made = made.where(each.sql)
+    if above.having:
+        with said_at(scope.text.place(above.having[0].at)):
+            made = made.where(all_of([each.sql for each in above.having]))
     return made, above
 
 
@@ -151,8 +167,9 @@ def _places(found: list[Word], key: tuple[str, ...]) -> Iterable[tuple[int, int]
         if tuple(said[start:end]) != key:
             continue
         before, after = said[start - 1] if start else "", said[end] if end < len(said) else ""
-        dotted = all(word.is_name or word.text == "." for word in found[start:end])
-        called = closing(found, start + 1) == end - 1 or closing(found, start) == end - 1
+        dotted = all(each.is_name if at % 2 == 0 else each.text == "." for at, each in enumerate(found[start:end]))
+        is_call = found[start].is_name and found[start].text != "NOT" and closing(found, start + 1) == end - 1
+        called = is_call or closing(found, start) == end - 1
         apart = before in ("", "(", ",") and after in ("", ")", ",")
         if before != "." and (apart or called or (dotted and after != "(")):
             yield found[start].start, found[end - 1].end

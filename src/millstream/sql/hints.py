@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import re
+
 _IN_SQL = (
-    ("view(…, unbounded=True)", "CREATE VIEW … WITH (unbounded = true)"),
-    ('time="at"', "WATERMARK FOR at AS at - INTERVAL 10 SECONDS"),
-    ('late="correct", lateness="10 minutes"', "ALLOWED LATENESS INTERVAL 10 MINUTES behind a view's query"),
-    ('group_by(tumbling("at", "1 minute"), …)', "FROM tumble(TABLE …, at, INTERVAL 1 MINUTE) … GROUP BY window_start, window_end"),
-    ('group_by(tumbling("at", "1 day"), …)', "FROM tumble(TABLE …, at, INTERVAL 1 DAY) … GROUP BY window_start, window_end"),
-    ("join it within= or as_of=", "join it within a span of time or FOR SYSTEM_TIME AS OF"),
-    ('frame=span("1 day")', "RANGE BETWEEN INTERVAL 1 DAY PRECEDING AND CURRENT ROW"),
-    ("group_by(…).agg(…)", "GROUP BY"),
-)  # fmt: skip
+    (r"view\(…, unbounded=True\)", "CREATE VIEW … WITH (unbounded = true)"),
+    (r'stream\("(\w+)", …, time="(\w+)"\)', r"CREATE STREAM \1 (…, WATERMARK FOR \2 AS \2 - INTERVAL 10 SECONDS)"),
+    (r'stream\(…, time="(\w+)"\)', r"CREATE STREAM … WATERMARK FOR \1 AS \1 - INTERVAL 10 SECONDS"),
+    (r'\btime="(\w+)"', r"WATERMARK FOR \1 AS \1 - INTERVAL 10 SECONDS"),
+    (r'late="correct", lateness="10 minutes"', "ALLOWED LATENESS INTERVAL 10 MINUTES behind a view's query"),
+    (
+        r'group_by\(tumbling\("at", "1 (minute|day)"\), …\)',
+        r"FROM tumble(TABLE …, at, INTERVAL 1 \1) … GROUP BY window_start, window_end",
+    ),
+    (r"join it within= or as_of=", "join it within a span of time, or FOR SYSTEM_TIME AS OF"),
+    (r"a join within=, as_of= or latest=True", "a join within a span of time, or FOR SYSTEM_TIME AS OF,"),
+    (r'within=\("0 minutes", "1 hour"\)', "r.at BETWEEN l.at AND l.at + INTERVAL 1 HOUR"),
+    (r'as_of="at"', "FOR SYSTEM_TIME AS OF s.at"),
+    (r'how="left" has the time of the left, how="right"', "LEFT JOIN has the time of the left, RIGHT JOIN"),
+    (r'frame=span\("1 day"\)', "RANGE BETWEEN INTERVAL 1 DAY PRECEDING AND CURRENT ROW"),
+    (r'select\("(\w+)", …\)', r"SELECT \1, …"),
+    (r"group_by\(…\)\.agg\(…\)", "GROUP BY"),
+)
 
 
 def in_sql(hint: str) -> str:
@@ -21,5 +32,5 @@ def in_sql(hint: str) -> str:
     'name its timestamp column: WATERMARK FOR at AS at - INTERVAL 10 SECONDS'
     """
     for python, sql in _IN_SQL:
-        hint = hint.replace(python, sql)
+        hint = re.sub(python, sql, hint)
     return hint

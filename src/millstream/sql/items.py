@@ -8,19 +8,11 @@ from dataclasses import dataclass, replace
 from millstream.plan import expression
 from millstream.plan.place import said_at
 from millstream.plan.relation import Relation
-from millstream.sql.calls import aggregates, closing, name_windows
+from millstream.sql.calls import NULLS_HINT, Untaken, aggregates, closing, cut_order, name_windows
 from millstream.sql.joins import free
 from millstream.sql.scope import Scope, path
 from millstream.sql.syntax import Item, Select
 from millstream.sql.words import Piece, canonical, conditions, part, words
-
-_NULLS = {
-    ("ASC", "NULLS", "FIRST"): "",
-    ("NULLS", "FIRST"): "",
-    ("DESC", "NULLS", "LAST"): " DESC",
-    ("ASC",): "",
-    ("DESC",): " DESC",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +77,9 @@ def read_above(
         raise scope.text.error(nameless.at, f"`{nameless.sql}` has no name", f"write {nameless.sql} AS name")
     aliases = {each.name.lower(): each.sql for each in reversed(items)}
     having = tuple(reader.expr(each, aliases) for each in (conditions(select.having) if select.having else ()))
-    qualify = tuple(reader.expr(each, aliases) for each in (conditions(select.qualify) if select.qualify else ()))
+    of_groups = select.group is not None or any(aggregates(each.sql) for each in items)
+    chosen = conditions(select.qualify) if select.qualify else ()
+    qualify = tuple(reader.expr(each, aliases, columns_first=not of_groups) for each in chosen)
     sorts = tuple(reader.order(each, aliases, items) for each in order)
     return reader.relation, Above(tuple(items), having, qualify, sorts)
 
@@ -112,10 +106,12 @@ class _Reader:
         self.items.append(Expr(sql, at, item.name or self._own_name(piece)))
 
     def _own_name(self, piece: Piece) -> str:
-        names = path(piece.sql)
-        if names is None:
-            return ""
-        return self.scope.own_name(names) or names[-1]
+        """The name of a column or a field, or of the function that is called; nothing for other expressions."""
+        names, called = path(piece.sql), words(piece.sql)
+        if names is not None:
+            return self.scope.own_name(names) or names[-1]
+        is_call = called[0].is_name and closing(called, 1) == len(called) - 1
+        return called[0].value.lower() if is_call else ""
 
     def _star(self, alias: str, at: int) -> None:
         taken = [each.name for each in self.items]
@@ -136,19 +132,21 @@ class _Reader:
             self.relation = self.relation.explode(self.scope.resolve(array), expression.quote(name))
         self.items.append(Expr(expression.quote(name), at, item.name))
 
-    def expr(self, piece: Piece, aliases: dict[str, str]) -> Expr:
-        """An expression that may use the names of SELECT, except inside of aggregates."""
+    def expr(self, piece: Piece, aliases: dict[str, str], columns_first: bool = False) -> Expr:
+        """An expression that may use the names of SELECT, except inside of aggregates; before columns of one name, or after."""
         named = Piece(name_windows(piece.sql, self.windows), piece.at)
         inside = aggregates(named.sql)
 
         def alias(name: str, start: int) -> str | None:
             return None if any(call.start <= start < call.end for call in inside) else aliases.get(name.lower())
 
+        if columns_first:
+            return Expr(self.scope.resolve(named, fallback=alias), piece.at)
         return Expr(self.scope.resolve(named, prefer=alias), piece.at)
 
     def order(self, piece: Piece, aliases: dict[str, str], items: list[Expr]) -> Expr:
         """One expression of ORDER BY: a column of SELECT by name or number, or anything over the rows."""
-        body, suffix = cut_order(piece, self.scope)
+        body, suffix = ordering(piece, self.scope)
         if body.sql.isdigit():
             if not 1 <= int(body.sql) <= len(items):
                 raise self.scope.text.error(piece.at, f"ORDER BY {body.sql}: there are {len(items)} columns")
@@ -156,14 +154,9 @@ class _Reader:
         return replace(self.expr(body, aliases), suffix=suffix)
 
 
-def cut_order(piece: Piece, scope: Scope) -> tuple[Piece, str]:
+def ordering(piece: Piece, scope: Scope) -> tuple[Piece, str]:
     """An expression of ORDER BY, and `` DESC`` if it descends."""
-    found = words(piece.sql)
-    tail = len(found)
-    while tail > 1 and found[tail - 1].text in ("ASC", "DESC", "NULLS", "FIRST", "LAST"):
-        tail -= 1
-    said = tuple(word.text for word in found[tail:])
-    if said and said not in _NULLS:
-        hint = "nulls come first, with DESC last; leave out NULLS …"
-        raise scope.text.error(piece.at, f"ORDER BY … {' '.join(said)} is not taken", hint)
-    return part(piece, found[:tail]), _NULLS.get(said, "")
+    try:
+        return cut_order(piece)
+    except Untaken as error:
+        raise scope.text.error(piece.at, f"ORDER BY … {error}", NULLS_HINT) from error

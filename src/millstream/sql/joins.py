@@ -10,12 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
+from millstream.errors import PlanError
 from millstream.plan import expression
 from millstream.plan.facts import event_time, is_stream
 from millstream.plan.place import said_at
 from millstream.plan.relation import Relation
 from millstream.sql.interval import Bounds, both, bounds
-from millstream.sql.scope import Entry, Scope, names_in, path
+from millstream.sql.scope import Entry, Scope, names_in, path, query_inside
 from millstream.sql.syntax import Exploded, Joined
 from millstream.sql.words import Piece, canonical, conditions, depths, split, unwrap, words
 
@@ -39,6 +40,12 @@ class From:
 def join(at: From, right: Relation, entry: Entry, how: Joined, offered: Sequence[Piece]) -> From:
     """One more join. It may take conditions of WHERE that are ``offered``: any for a comma, else only those of time."""
     return _Join(at, right, entry, how, offered).made()
+
+
+def connects(at: From, right: Relation, entry: Entry, how: Joined) -> bool:
+    """Whether WHERE has an equality between what is there and a table behind a comma."""
+    made = _Join(at, right, entry, how, at.where)
+    return any(made.equality(each) for each in made.offered)
 
 
 def explode(at: From, each: Exploded) -> From:
@@ -69,21 +76,25 @@ class _Join:
     def __init__(self, at: From, right: Relation, entry: Entry, how: Joined, offered: Sequence[Piece]) -> None:
         self.text, self.where, self.said = at.scope.text, at.where, how
         self.relations = [at.relation, right]
-        self.scopes = at.scope, Scope(at.scope.text, (entry,))
-        self.entry = entry
+        self.entry = entry.bare()
+        left = replace(at.scope, entries=tuple(each.bare() for each in at.scope.entries))
+        self.scopes = left, Scope(at.scope.text, (self.entry,))
         self.conditions = conditions(how.on) if how.on else []
-        self.offered = [each for each in offered if self._sides(each, False) == {0, 1}] if how.how == "inner" else []
+        plain = [each for each in offered if query_inside(each) is None and how.how == "inner"]
+        self.offered = [each for each in plain if self._is_of_both(each)]
         self.using = [name.lower() for name in how.using]
         if how.natural:
-            self.using = [name for name in entry.columns if any(name in each.columns for each in at.scope.entries)]
+            self.using = [name for name in self.entry.columns if any(name in each.columns for each in left.entries)]
 
     def made(self) -> From:
         """The join, and what is left of the conditions."""
         said, how = self.said, self.said.how
+        for each in self.conditions:
+            self._sides(each)  # refuses what is not clear
         within, timed = self._within()
         rest = [each for each in self.conditions if each not in timed]
         loose = [each for each in self.offered if each not in timed] if said.loose else []
-        pairs = {each: pair for each in (*rest, *loose) if (pair := self._equality(each)) is not None}
+        pairs = {each: pair for each in (*rest, *loose) if (pair := self.equality(each)) is not None}
         if not pairs and not self.using:
             name = self.entry.alias or "a query"
             raise self.text.error(said.at, f"a join with {name} without an equality", _EQUAL_HINT)
@@ -103,17 +114,20 @@ class _Join:
         where = (*after, *(each for each in self.where if each not in used))
         return From(replace(relation, name=""), self._scope(merged), where)
 
-    def _sides(self, piece: Piece, must: bool = True) -> set[int] | None:
-        """Whose columns an expression uses; None if it uses some that nobody has, which is an error if it ``must`` not."""
+    def _is_of_both(self, condition: Piece) -> bool:
+        """Whether a condition of WHERE is about both sides and nobody else; one that is not clear is left to WHERE."""
+        try:
+            return self._sides(condition) == {0, 1}
+        except PlanError:
+            return False
+
+    def _sides(self, piece: Piece) -> set[int]:
+        """Whose columns an expression uses; refused where nobody or both have one of that name."""
         found = set()
-        for names, start in names_in(piece.sql):
-            at = piece.at + start
+        for names, at in self.scopes[0].names(piece):
             counts = {side: known[0] for side in (0, 1) if (known := self.scopes[side].find(names, at)) is not None}
             if not counts:
-                if must:
-                    both_sides = (*self.scopes[0].entries, self.entry)
-                    replace(self.scopes[0], entries=both_sides).resolve(piece)
-                return None
+                replace(self.scopes[0], entries=(*self.scopes[0].entries, self.entry)).resolve(piece)
             if len(counts) > 1 and counts[0] == counts[1]:
                 hint = f"say whose: {self.entry.alias or 'alias'}.{names[0]}, or that of another"
                 raise self.text.error(at, f"both sides of the join have a column {names[0]}", hint)
@@ -142,7 +156,7 @@ class _Join:
             return None, []
         return (total[0], total[1]), list(found)
 
-    def _equality(self, condition: Piece) -> tuple[Piece, Piece] | None:
+    def equality(self, condition: Piece) -> tuple[Piece, Piece] | None:
         """The two sides of an equality of an expression over the left with one over the right."""
         sides = equation(condition)
         if sides is None:

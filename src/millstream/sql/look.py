@@ -10,12 +10,13 @@ from millstream.plan import expression
 from millstream.plan.nodes import Look, Node, Over, Select
 from millstream.plan.place import said_at
 from millstream.plan.relation import Relation
-from millstream.sql.calls import BadFrame, Spec, looks, spec
+from millstream.sql.calls import Spec, Untaken, looks, spec
 from millstream.sql.items import Above
 from millstream.sql.scope import names_in
 from millstream.sql.words import Piece, Text, canonical, depths, edit, split, unwrap, words
 
 _RANKINGS = ("row_number", "rank", "dense_rank")
+_SEEN = ("lag", "lead")
 _TIES: dict[str, Literal["rank", "dense_rank"] | None] = {
     "row_number": None,
     "rank": "rank",
@@ -41,9 +42,12 @@ class Looks:
 
     def rewrite(self, sql: str, at: int) -> str:
         """An expression over what ``over`` adds."""
-        edits = [
-            (call.start, call.end, expression.quote(self._add(call.head, call.over or "", at))) for call in looks(sql)
-        ]
+        edits: list[tuple[int, int, str]] = []
+        for call in looks(sql):
+            if edits and call.start < edits[-1][1]:
+                hint = "compute the inner one in a query in brackets"
+                raise self.text.error(at, f"a window function inside another: {call.head}", hint)
+            edits.append((call.start, call.end, expression.quote(self._add(call.head, call.over or "", at))))
         return edit(sql, edits)
 
     def relation(self, below: Relation, last: set[tuple[str, ...]]) -> Relation:
@@ -60,11 +64,14 @@ class Looks:
         return {canonical(call.over or "") for call in looks(sql)}
 
     def _add(self, head: str, over: str, at: int, name: str = "") -> str:
-        key = canonical(over)
+        key, function = canonical(over), words(head)[0].value.lower()
+        if function not in (*_SEEN, *_RANKINGS) and function not in expression.AGGREGATES:
+            hint = f"there are {', '.join((*_RANKINGS, *_SEEN))}, and aggregates"
+            raise self.text.error(at, f"{function}(…) OVER is not taken", hint)
         if key not in self.specs:
             try:
                 self.specs[key] = spec(over), at
-            except BadFrame as error:
+            except Untaken as error:
                 raise self.text.error(at, f"OVER ({over}): {error}") from error
         known = self.found.setdefault(key, {})
         if canonical(head) not in known:

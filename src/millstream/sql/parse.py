@@ -30,6 +30,29 @@ _REFUSED = {
     "DISTRIBUTE": ("DISTRIBUTE BY", "rows go where their keys say; leave it out"),
     **REFUSED_TABLES,
 }
+_SOFT = frozenset({"OFFSET", "FETCH", "EMIT", "PIVOT", "UNPIVOT"})  # names too, where something is to follow
+_OPEN = frozenset(
+    {
+        "SELECT",
+        "DISTINCT",
+        "WHERE",
+        "HAVING",
+        "BY",
+        "AND",
+        "OR",
+        "NOT",
+        ",",
+        "(",
+        "=",
+        "<",
+        ">",
+        "<=",
+        ">=",
+        "+",
+        "-",
+        "/",
+    }
+)
 _GROUPINGS = {"GROUPING": "GROUPING SETS", "ROLLUP": "ROLLUP", "CUBE": "CUBE", "ALL": "GROUP BY ALL"}
 _GROUP_HINT = "name the columns; for totals of several kinds write several queries with UNION ALL"
 _ORDER_HINT = "a view has no order: leave out ORDER BY, or keep the first rows with ORDER BY … LIMIT n"
@@ -182,7 +205,7 @@ class QueryReader(TableReader):
         on: Piece | None = None
         using: tuple[str, ...] = ()
         if self.skip("ON"):
-            on = self.piece(self._ends)
+            on = self.piece(lambda: self._ends() or self.word() == ",")
         elif self.skip("USING"):
             using = self.names()
         elif not natural and not cross and how != "inner":
@@ -230,15 +253,18 @@ class QueryReader(TableReader):
 
     def _ends(self) -> bool:
         """Whether the next word begins another clause; names behind a dot and functions do not."""
-        if self.index and self.words[self.index - 1].text in (".", "AS"):
+        before = self.words[self.index - 1].text if self.index else ""
+        if before in (".", "AS") or (self.word() in _SOFT and before in _OPEN):
             return False
-        if self.word() == "FROM" and self.index and self.words[self.index - 1].text == "DISTINCT":
+        if self.word() == "FROM" and before == "DISTINCT":
             return False  # IS DISTINCT FROM
         begins = any(all(self.word(n) == word for n, word in enumerate(words)) for words in _CLAUSES)
         return (begins and self.word(1) not in (".", ",")) or self._at_window_clause()
 
     def _refuse_word(self) -> PlanError:
         name, hint = _REFUSED[self.word()]
+        if self.index and self.words[self.index - 1].text == "*":
+            name, hint = f"* {name}", "name the columns"
         return self.text.error(self.at, f"{name} is not taken", hint)
 
     def piece(self, ends: Callable[[], bool]) -> Piece:

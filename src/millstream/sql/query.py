@@ -12,17 +12,18 @@ from dataclasses import dataclass, field, replace
 
 from millstream.plan import expression
 from millstream.plan.facts import visible
-from millstream.plan.place import said_at
+from millstream.plan.place import placed, said_at
 from millstream.plan.relation import Relation
 from millstream.sql import joins
+from millstream.sql.calls import aggregates, looks
 from millstream.sql.group import grouped
-from millstream.sql.items import Above, cut_order, read_above
+from millstream.sql.items import Above, ordering, read_above
 from millstream.sql.joins import From
 from millstream.sql.look import bounded, looked
 from millstream.sql.parse import parse_query
-from millstream.sql.scope import Entry, Scope
+from millstream.sql.scope import Entry, Scope, query_inside
 from millstream.sql.subquery import split_subqueries, subquery_join
-from millstream.sql.syntax import Exploded, Query, Select, Table, Windowed
+from millstream.sql.syntax import Exploded, Joined, Query, Select, Table, Windowed
 from millstream.sql.windows import FIELDS, InFrom, is_window_call, with_windows
 from millstream.sql.words import Origin, Piece, Text, all_of, conditions, words
 
@@ -66,7 +67,7 @@ class Compiler:
             return made
         scope = Scope(self.text, (Entry.of("", made.columns),))
         with said_at(self.text.place(query.order[0].at)):
-            cut = [cut_order(each, scope) for each in query.order]
+            cut = [ordering(each, scope) for each in query.order]
             return made.top(query.limit, ", ".join(f"{scope.resolve(piece)}{suffix}" for piece, suffix in cut))
 
     def _part(self, part: Select | Query, names: tuple[str, ...]) -> Relation:
@@ -89,6 +90,9 @@ class Compiler:
                 raise self.text.error(order[0].at, "ORDER BY: after DISTINCT there are only the columns of SELECT")
             with said_at(self.text.place(order[0].at)):
                 relation = relation.top(limit, above.sorted())
+        for each in above.items:
+            with placed(self.text.place(each.at)):
+                expression.check(each.sql, visible(relation.node), "select")
         with said_at(self.text.place(select.at)):
             relation = _given(relation, above)
             relation = relation.distinct() if select.distinct else relation
@@ -108,8 +112,10 @@ class Compiler:
         plain, subqueries = split_subqueries(pieces, self.text)
         rest = []
         for piece in plain:
+            self._refuse_calls(piece)
             condition = scope.resolve(piece)
-            found = bounded(relation, condition, _used_in(*around, piece)) if around else None
+            with said_at(self.text.place(piece.at)):
+                found = bounded(relation, condition, _used_in(*around, piece)) if around else None
             if found is not None:
                 relation, again = found
             if found is None or again:
@@ -125,28 +131,51 @@ class Compiler:
             relation = subquery_join(self, relation, scope, each)
         return relation
 
+    def _refuse_calls(self, piece: Piece) -> None:
+        """A condition on rows knows no group and no neighbour of a row."""
+        for call in looks(piece.sql):
+            raise self.text.error(
+                piece.at + call.start, f"WHERE with a window function: {call.head}", "QUALIFY takes it"
+            )
+        for call in aggregates(piece.sql) if query_inside(piece) is None else ():
+            raise self.text.error(piece.at + call.start, f"WHERE with an aggregate: {call.head}", "HAVING takes it")
+
     def source(self, select: Select) -> tuple[From, InFrom | None]:
         """What FROM gives, and its windows."""
         relation, entry, window = self._table(select.table)
         made = From(relation, Scope(self.text, (entry,)), tuple(conditions(select.where)) if select.where else ())
-        for index, each in enumerate(select.joins):
+        waiting = list(select.joins)
+        while waiting:
+            each = waiting.pop(self._next(waiting, made))
             if isinstance(each, Exploded):
                 made = joins.explode(made, each)
                 continue
-            right, entry, other = self._table(each.table)
+            right, entry, other = self._table(each.table, is_joined=True)
             if other and window:
                 hint = "aggregate each in a query in brackets, then join them by window_start and window_end"
                 raise self.text.error(each.at, "two tables with windows in one FROM", hint)
             window = window or other
             if entry.alias and any(known.alias.lower() == entry.alias.lower() for known in made.scope.entries):
                 raise self.text.error(each.at, f"two things are called {entry.alias}", f"{entry.alias} AS another_name")
-            later = [each.how for each in select.joins[index:] if not isinstance(each, Exploded)]
-            offered = () if {"right", "full"} & set(later) else made.where
-            made = joins.join(made, right, entry, each, offered)
+            hows = {later.how for later in (each, *waiting) if not isinstance(later, Exploded)}
+            made = joins.join(made, right, entry, each, () if hows & {"right", "full"} else made.where)
         return made, window
 
-    def _table(self, table: Table) -> tuple[Relation, Entry, InFrom | None]:
+    def _next(self, waiting: Sequence[Joined | Exploded], made: From) -> int:
+        """Which join comes next: the first, or among those behind commas the first that WHERE connects with what is there."""
+        for index, each in enumerate(waiting):
+            if isinstance(each, Exploded) or not each.loose:
+                break
+            right, entry, _ = self._table(each.table, is_joined=True)
+            if joins.connects(made, right, entry, each):
+                return index
+        return 0
+
+    def _table(self, table: Table, is_joined: bool = False) -> tuple[Relation, Entry, InFrom | None]:
         """What a table stands for, under its alias; with windows the columns of those too."""
+        if table.as_of and not is_joined:
+            hint = "FROM stream s JOIN table FOR SYSTEM_TIME AS OF s.at ON …"
+            raise self.text.error(table.as_of.at, "FOR SYSTEM_TIME AS OF without a stream to join with", hint)
         match table.what:
             case str(name):
                 relation = self._named(name, table.at)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from millstream.errors import PlanError
 from millstream.plan import expression
@@ -34,6 +35,10 @@ class Entry:
         """With other names in the relation, given by those in it before, in lower case."""
         found = {key: (own, names.get(there.lower(), there)) for key, (own, there) in self.columns.items()}
         return replace(self, columns=found)
+
+    def bare(self) -> Entry:
+        """Without what a record has besides its columns, which no join keeps."""
+        return self.without(name for name in self.columns if name.startswith("_"))
 
     def without(self, names: Iterable[str]) -> Entry:
         """Without some columns."""
@@ -73,6 +78,11 @@ class Scope:
             raise self._unknown(f"{names[0]}.{names[1]}", lower[1], owners, at)
         return None
 
+    def names(self, piece: Piece) -> list[tuple[tuple[str, ...], int]]:
+        """The columns of an expression, each as its names and its offset; what cannot be read is refused at its place."""
+        with placed(self.text.place(piece.at)):
+            return [(names, piece.at + start) for names, start in names_in(piece.sql)]
+
     def own_name(self, names: tuple[str, ...]) -> str | None:
         """The spelling of a column where it comes from, if the names say a column and no field of one."""
         lower = [name.lower() for name in names]
@@ -89,7 +99,9 @@ class Scope:
         A plain name is first what ``prefer`` says, then a column, then what ``fallback`` says.
         """
 
-        self._refuse_query(piece)
+        if (at := query_inside(piece)) is not None:
+            hint = "join with the query instead; WHERE takes x IN (SELECT …) and [NOT] EXISTS (SELECT …), joined by AND"
+            raise self.text.error(at, "a query inside an expression", hint)
         wrong: list[PlanError] = []
 
         def stand_in(names: tuple[str, ...], start: int) -> tuple[int, str] | None:
@@ -113,13 +125,6 @@ class Scope:
             raise wrong[0]
         return made
 
-    def _refuse_query(self, piece: Piece) -> None:
-        said = words(piece.sql)
-        for index, word in enumerate(said[1:], 1):
-            if word.text in ("SELECT", "WITH") and said[index - 1].text == "(":
-                hint = "join with the query instead; WHERE takes x IN (SELECT …) and [NOT] EXISTS (SELECT …), joined by AND"
-                raise self.text.error(piece.at + word.start, "a query inside an expression", hint)
-
     def star(self, alias: str, at: int) -> list[tuple[str, str]]:
         """What ``alias.*`` stands for: names and columns of the relation."""
         for each in self.entries:
@@ -135,6 +140,13 @@ class Scope:
         shown = ", ".join(own for key, own in known.items() if not key.startswith("_")) or "none"
         hint = f"did you mean {known[close[0]]}?" if close else ""
         return self.text.error(at, f"no column {said}; there are {shown}", hint)
+
+
+def query_inside(piece: Piece) -> int | None:
+    """The offset of a query in brackets inside of an expression; None if there is none."""
+    said = words(piece.sql)
+    found = [word.start for before, word in pairwise(said) if before.text == "(" and word.text in ("SELECT", "WITH")]
+    return piece.at + found[0] if found else None
 
 
 def names_in(sql: str) -> list[tuple[tuple[str, ...], int]]:

@@ -11,7 +11,7 @@ from millstream.plan.relation import Relation
 from millstream.sql.calls import closing
 from millstream.sql.joins import SIDES, equality_text, equation
 from millstream.sql.parse import parse_query
-from millstream.sql.scope import Scope, names_in, path
+from millstream.sql.scope import Scope, path
 from millstream.sql.syntax import Query, Select
 from millstream.sql.words import Piece, Text, part, unwrap, words
 
@@ -97,7 +97,7 @@ def _exists(compiler: Compiler, query: Query, outer: Scope, each: Subquery) -> t
         raise outer.text.error(each.at, "EXISTS over windows", "aggregate in a CTE first")
     inner, pairs = [], []
     for condition in source.where:
-        if _of(condition, source.scope, outer) == {"inner"} or _subquery(unwrap(condition), outer.text):
+        if _subquery(unwrap(condition), outer.text) or _of(condition, source.scope, outer) == {"inner"}:
             inner.append(condition)
             continue
         sides = equation(condition)
@@ -116,9 +116,9 @@ def _exists(compiler: Compiler, query: Query, outer: Scope, each: Subquery) -> t
 def _of(piece: Piece, inner: Scope, outer: Scope) -> set[str]:
     """Whose columns an expression uses; the inner query is asked first."""
     found = set()
-    for names, start in names_in(piece.sql):
-        known = inner.find(names, piece.at + start) is not None
-        if not known and outer.find(names, piece.at + start) is None:
+    for names, at in inner.names(piece):
+        known = inner.find(names, at) is not None
+        if not known and outer.find(names, at) is None:
             inner.resolve(piece)  # which refuses it
         found.add("inner" if known else "outer")
     return found or {"inner"}

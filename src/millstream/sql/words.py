@@ -16,7 +16,7 @@ from millstream.errors import PlanError
 from millstream.plan.nodes import Place
 from millstream.plan.schema import DIALECT
 
-_LITERALS = (TokenType.STRING, TokenType.RAW_STRING, TokenType.NATIONAL_STRING, TokenType.HEX_STRING)
+_STRINGS = frozenset(kind for kind in TokenType if kind.name.endswith("STRING"))
 _OPENING, _CLOSING = ("(", "[", "CASE"), (")", "]", "END")
 
 
@@ -48,7 +48,7 @@ class Text:
 
 
 class Word(NamedTuple):
-    """A word of a query: in capitals unless it is quoted or a literal, where ``text`` is empty; ``value`` is what it says."""
+    """A word of a query in capitals; ``text`` is empty for what stands in quotes. ``value`` is what it says."""
 
     text: str
     value: str
@@ -79,7 +79,7 @@ def words(sql: str) -> list[Word]:
         written = sql[start:end]
         if token.token_type == TokenType.IDENTIFIER:
             made.append(Word("", token.text, start, end, True))
-        elif token.token_type in (*_LITERALS, TokenType.NUMBER):
+        elif token.token_type in _STRINGS:
             made.append(Word("", token.text, start, end, False))
         else:  # GROUP BY is one token
             for each in re.finditer(r"\S+", written):
@@ -103,7 +103,7 @@ def depths(found: Sequence[Word]) -> list[int]:
     """For each word how many brackets, or CASE … END, are open around it; a bracket counts as outside."""
     made, depth = [], 0
     for index, word in enumerate(found):
-        field = index > 0 and found[index - 1].text == "."  # window.end ends nothing
+        field = index > 0 and found[index - 1].text in (".", "AS")  # window.end AS end ends nothing
         depth -= not field and word.text in _CLOSING
         made.append(depth)
         depth += not field and word.text in _OPENING

@@ -21,7 +21,9 @@ from millstream.event import Record
 from millstream.kernel.admit import HEARTBEAT_KEY, IGNORED
 from millstream.kernel.decode import FeedDecoder, Records
 from millstream.kernel.state import FOREVER
+from millstream.plan.narrow import narrowed
 from millstream.plan.nodes import Source
+from millstream.plan.schema import fields_of
 
 _MARK = HEARTBEAT_KEY.encode()
 _LONG = 900
@@ -68,7 +70,7 @@ def judge(decoder: FeedDecoder, pipeline: str, partition: int, records: Sequence
 
 
 def _sort(decoder: FeedDecoder, pipeline: str, partition: int, record: Record, found: _Sorted) -> None:
-    source, deleted = decoder.feed.source, record.value is None
+    source, deleted = narrowed(decoder.feed), record.value is None
     if record.key is not None and record.key.startswith(_MARK):
         found.others.append(_other(source, record, None, beat=_beat(record, pipeline)))
         return
@@ -105,9 +107,7 @@ def _value(source: Source, record: Record) -> tuple[str | None, dict[str, Any] |
         return refused, None
     if isinstance(value, list):
         raise _only_spark(source, record)
-    if not isinstance(value, dict) or any(
-        _misfit(column.type.lower(), value.get(column.name)) for column in source.columns
-    ):
+    if not isinstance(value, dict) or any(_misfit(column.type, value.get(column.name)) for column in source.columns):
         return refused, None
     return None, _with_key(source, record, value)
 
@@ -132,11 +132,14 @@ def _may_be_read(text: str) -> bool:
 
 def _misfit(kind: str, value: Any) -> bool:
     """Whether a value is certainly none of a column's type."""
-    if value is None or kind == "string":
+    if value is None or kind.lower() == "string":
         return False
-    if isinstance(value, dict | list):
+    if isinstance(value, dict):
+        fields = fields_of(kind)
+        return not fields or any(_misfit(field.type, value.get(field.name)) for field in fields)
+    if isinstance(value, list):
         return True
-    match kind:
+    match kind.lower():
         case "boolean":
             return not isinstance(value, bool)
         case "double":
@@ -145,7 +148,9 @@ def _misfit(kind: str, value: Any) -> bool:
             return isinstance(value, bool) or (isinstance(value, str) and not re.search("[0-9]", value))
         case _:
             # Jackson takes 200 for a byte, and Spark with it
-            bits = {"tinyint": 8, "byte": 8, "smallint": 15, "short": 15, "int": 31, "integer": 31}.get(kind, 63)
+            bits = {"tinyint": 8, "byte": 8, "smallint": 15, "short": 15, "int": 31, "integer": 31}.get(
+                kind.lower(), 63
+            )
             return isinstance(value, bool) or not isinstance(value, int) or not -(1 << bits) <= value < 1 << bits
 
 

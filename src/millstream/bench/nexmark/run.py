@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from importlib import import_module
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import pyarrow as pa
 
+from millstream.bench.nexmark import peers
 from millstream.bench.nexmark.data import TOPIC, fill, read_folder, write_folder
 from millstream.bench.nexmark.oracle import Oracle, plain_rows
 from millstream.bench.nexmark.queries import fill_side, pipeline_of
@@ -29,7 +29,7 @@ from millstream.pipeline import Pipeline
 from millstream.runtime.run import run
 from millstream.sink import open_store
 from millstream.sink.contract import WEIGHT
-from millstream.spark.session import spark_session
+from millstream.spark.session import spark_session, stop_session
 from millstream.testing import KafkaBroker
 
 if TYPE_CHECKING:
@@ -46,7 +46,8 @@ Say = Callable[[str], None]
 class Measured:
     """What came of a query on a system. ``correct`` is None where nobody looked, ``note`` says what is wrong or cannot be.
 
-    ``ratio`` is our rate by this system's, ``growth`` the cost of an event by that with a tenth of the events.
+    ``ratio`` is our rate by this system's. ``growth`` is the cost of an event by that with a tenth of the events, in the time of
+    batches alone: what a start costs would hide it.
     """
 
     name: str
@@ -89,7 +90,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class Place:
     """Where everything lies while it is measured."""
 
     folder: Path
@@ -112,20 +113,34 @@ def measure(wanted: Wanted, folder: Path, say: Say) -> Iterator[Measured]:
             mine[query] = _ours(spark, wanted, place, oracle, query, say)
             yield mine[query]
         if wanted.compare:
-            spark.stop()
+            stop_session()
             yield from _others(wanted, place, mine, say)
 
 
-def timed(
-    spark: SparkSession, query: str, place: _Place, *, topic: str = TOPIC, batch: int | None = None
-) -> tuple[float, Pipeline]:
-    """Run a query over a topic to its end; give the seconds, and the pipeline with its views."""
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """A query that ran to its end: seconds in all, seconds in batches, and the pipeline with its views."""
+
+    seconds: float
+    busy: float
+    pipeline: Pipeline
+
+
+def timed(spark: SparkSession, query: str, place: Place, *, topic: str = TOPIC, batch: int | None = None) -> Timed:
+    """Run a query over a topic to its end."""
     number = next(place.numbers)
     folder = place.folder / f"run-{number}"
+    batches: dict[int | None, float] = {}
     began = time.monotonic()
     pipeline = pipeline_of(query, place.log, folder, name=f"{query}_{number}", topic=topic)
-    run(pipeline, spark=spark, close=True, rate_limit=batch)
-    return time.monotonic() - began, pipeline
+    run(
+        pipeline,
+        spark=spark,
+        close=True,
+        rate_limit=batch,
+        progress=lambda done: batches.update({done.batch: done.seconds}),
+    )
+    return Timed(time.monotonic() - began, sum(batches.values()), pipeline)
 
 
 def answer_of(pipeline: Pipeline, query: str) -> pa.Table:
@@ -136,7 +151,7 @@ def answer_of(pipeline: Pipeline, query: str) -> pa.Table:
     return table.select(list(columns[:2] if query == "q12" else columns))
 
 
-def _prepared(stack: ExitStack, wanted: Wanted, folder: Path, say: Say) -> _Place:
+def _prepared(stack: ExitStack, wanted: Wanted, folder: Path, say: Say) -> Place:
     data = wanted.data
     if data is None:
         say(f"making {wanted.events:,} events")
@@ -151,39 +166,42 @@ def _prepared(stack: ExitStack, wanted: Wanted, folder: Path, say: Say) -> _Plac
     events = fill(log, read_folder(data))
     if wanted.growth:
         fill(log, _first(read_folder(data), events // 10), topic=_TENTH_TOPIC)
-    return _Place(folder, data, warm, log, events)
+    return Place(folder, data, warm, log, events)
 
 
-def _ours(spark: SparkSession, wanted: Wanted, place: _Place, oracle: Oracle, query: str, say: Say) -> Measured:
+def _ours(spark: SparkSession, wanted: Wanted, place: Place, oracle: Oracle, query: str, say: Say) -> Measured:
     say(f"{query}: warming")
-    _forget(timed(spark, query, place, topic=_WARM_TOPIC, batch=wanted.batch)[1])
+    _forget(timed(spark, query, place, topic=_WARM_TOPIC, batch=wanted.batch).pipeline)
     tenth = 0.0
     if wanted.growth:
-        say(f"{query}: {place.events // 10:,} events")
-        tenth, pipeline = timed(spark, query, place, topic=_TENTH_TOPIC, batch=wanted.batch)
-        _forget(pipeline)
-    taken, wrong = [], ""
+        few = place.events // 10
+        say(f"{query}: {few:,} events")
+        small = timed(spark, query, place, topic=_TENTH_TOPIC, batch=wanted.batch)
+        tenth = small.busy / few
+        _forget(small.pipeline)
+    made, wrong = [], ""
     for number in range(wanted.repeat):
         say(f"{query}: {place.events:,} events" + (f", {number + 1} of {wanted.repeat}" if wanted.repeat > 1 else ""))
-        seconds, pipeline = timed(spark, query, place, batch=wanted.batch)
-        taken.append(seconds)
+        done = timed(spark, query, place, batch=wanted.batch)
+        made.append(done)
         say(f"{query}: is it right?")
-        answer = answer_of(pipeline, query)
-        wrong = wrong or oracle.compare(query, answer) or _beside(pipeline, query, oracle)
+        answer = answer_of(done.pipeline, query)
+        wrong = wrong or oracle.compare(query, answer) or _beside(done.pipeline, query, oracle)
         if wanted.out and number == 0:
             wanted.out.mkdir(parents=True, exist_ok=True)
             (wanted.out / f"{query}.json").write_text(json.dumps(plain_rows(answer)))
-        _forget(pipeline)
-    median = statistics.median(taken)
-    growth = median / place.events / (tenth / (place.events // 10)) if tenth else None
-    return Measured(query, OURS, place.events, median, not wrong, wrong, growth=growth)
+        _forget(done.pipeline)
+    growth = statistics.median(each.busy for each in made) / place.events / tenth if tenth else None
+    seconds = statistics.median(each.seconds for each in made)
+    return Measured(query, OURS, place.events, seconds, not wrong, wrong, growth=growth)
 
 
 def _beside(pipeline: Pipeline, query: str, oracle: Oracle) -> str:
     """What is wrong with the files of a sink; only q10 has one."""
     for sink in pipeline.sinks.values():
         found = committed_files(str(sink.to).removeprefix("files:").partition("?")[0])
-        frame = pl.concat([pl.read_parquet(path, hive_partitioning=True) for path in found])
+        folders = {"day": pl.String, "minute": pl.String}
+        frame = pl.concat([pl.read_parquet(path, hive_partitioning=True, hive_schema=folders) for path in found])
         if frame[WEIGHT].min() != 1:
             return f"{query}: its files take something back"
         if wrong := oracle.compare(query, frame.select(pipeline.views[query].columns).to_arrow()):
@@ -191,9 +209,8 @@ def _beside(pipeline: Pipeline, query: str, oracle: Oracle) -> str:
     return ""
 
 
-def _others(wanted: Wanted, place: _Place, mine: dict[str, Measured], say: Say) -> Iterator[Measured]:
+def _others(wanted: Wanted, place: Place, mine: dict[str, Measured], say: Say) -> Iterator[Measured]:
     """The same queries over the same files on other systems; their answers are looked at over the few events."""
-    peers = import_module("millstream.bench.nexmark.peers")
     with Oracle(place.warm) as oracle:
         for system in wanted.compare:
             for query in wanted.queries:
@@ -201,10 +218,11 @@ def _others(wanted: Wanted, place: _Place, mine: dict[str, Measured], say: Say) 
                     peers.run_peer(system, query, place.data, place.events, place.warm, say=say)
                     for _ in range(wanted.repeat)
                 ]
-                if any(each.seconds is None for each in made):
-                    yield Measured(query, system, place.events, note=made[0].reason)
+                taken = [each.seconds for each in made if each.seconds is not None]
+                if len(taken) < len(made):
+                    yield Measured(query, system, place.events, note=next(each.reason for each in made if each.reason))
                     continue
-                seconds = statistics.median(each.seconds for each in made)
+                seconds = statistics.median(taken)
                 answer = peers.answer_of(system, query, place.warm, say=say)
                 wrong = answer if isinstance(answer, str) else oracle.compare(query, answer)
                 ours = mine[query].seconds

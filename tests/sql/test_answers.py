@@ -1,0 +1,174 @@
+"""What queries answer: what DuckDB answers over the same rows, and for what it has no words, what was worked out by hand."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Any
+
+import duckdb
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from millstream import Pipeline
+from millstream.plan.relation import Relation
+from millstream.sql.query import compile_query
+from millstream.testing import Trial
+from tests.sql.random_query import COUNT, Author
+
+NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
+Begin = Callable[..., Trial]
+Rows = list[tuple[Any, ...]]
+
+
+def shop() -> tuple[Pipeline, dict[str, Relation]]:
+    pipeline = Pipeline("shop")
+    e = pipeline.stream("e", "n long, k long, v long, at timestamp", time="at")
+    return pipeline, {"e": e, "t": pipeline.table("t", "id long, a long", key="id")}
+
+
+def ours(sql: str, e: Rows, t: Rows, cut: int) -> Counter[tuple[Any, ...]]:
+    """The answer of a view that was fed in two batches; of the table's rows the first batch has older ones."""
+    pipeline, relations = shop()
+    relation = compile_query(sql, relations)
+    pipeline.view("answer", relation, unbounded=True)
+    at = NOON.isoformat()
+    with Trial(pipeline) as trial:
+        for some, more in ((e[:cut], 1), (e[cut:], 0)):
+            with trial.batch():
+                trial.feed("t", [{"id": key, "a": None if a is None else a + more} for key, a in t])
+                trial.feed("e", [{"n": n, "k": k, "v": v, "at": at} for n, k, v in some])
+        found = trial.rows("answer")
+    return Counter(tuple(row[name] for name in relation.columns) for row in found)
+
+
+def theirs(sql: str, e: Rows, t: Rows) -> Counter[tuple[Any, ...]]:
+    """DuckDB's answer; over nothing, the group of everything has no row with us."""
+    with duckdb.connect() as db:
+        db.execute("SET default_null_order = 'nulls_first_on_asc_last_on_desc'")
+        db.execute("CREATE TABLE e (n BIGINT, k BIGINT, v BIGINT); CREATE TABLE t (id BIGINT, a BIGINT)")
+        for name, rows in (("e", e), ("t", t)):
+            if rows:
+                db.executemany(f"INSERT INTO {name} VALUES ({', '.join('?' * len(rows[0]))})", rows)
+        found = db.execute(sql).fetchall()
+    return Counter(row for row in found if not (COUNT in sql and row[0] == 0))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32))
+def test_a_random_query_answers_what_duckdb_answers(seed: int) -> None:
+    random = Random(seed)
+    small = [None, 0, 1, 1, 2, 3]
+    e = [(n, random.choice(small), random.choice(small)) for n in range(random.randint(4, 14))]
+    t = [(key, random.choice(small)) for key in random.sample(range(5), random.randint(3, 5))]
+    sql = Author(seed).query()
+    expected = theirs(sql, e, t)
+    event("some rows" if expected else "no rows")
+    assert ours(sql, e, t, random.randint(0, len(e))) == expected, sql
+
+
+def bids() -> tuple[Pipeline, dict[str, Relation]]:
+    pipeline = Pipeline("bids")
+    columns = "auction long, bidder long, price long, at timestamp"
+    relations = {
+        "bid": pipeline.stream("bid", columns, time="at"),
+        "sale": pipeline.stream("sale", "id long, seller long, at timestamp", time="at"),
+        "users": pipeline.table("users", "id long, name string", key="id"),
+    }
+    return pipeline, relations
+
+
+def at(seconds: float) -> datetime:
+    return NOON + timedelta(seconds=seconds)
+
+
+def bid(auction: int, price: int, seconds: float, bidder: int = 1) -> dict[str, Any]:
+    return {"auction": auction, "bidder": bidder, "price": price, "at": at(seconds).isoformat()}
+
+
+def answer(trial: Begin, sql: str, feed: Callable[[Trial], None], **options: Any) -> list[tuple[Any, ...]]:
+    """What a view of a query holds when all time has ended, sorted."""
+    pipeline, relations = bids()
+    relation = compile_query(sql, relations)
+    pipeline.view("answer", relation, **options)
+    begun = trial(pipeline)
+    feed(begun)
+    begun.close()
+    return sorted(tuple(row[name] for name in relation.columns) for row in begun.rows("answer"))
+
+
+def some_bids(trial: Trial) -> None:
+    trial.feed("bid", [bid(1, 10, 0), bid(2, 20, 1), bid(2, 30, 3), bid(1, 40, 11), bid(1, 50, 12)])
+
+
+def test_windows_that_tumble(trial: Begin) -> None:
+    sql = """
+        SELECT auction, window_start, count(*) AS n, sum(price) / count(*) AS mean
+        FROM tumble(TABLE bid, at, INTERVAL 10 SECONDS) GROUP BY auction, window_start, window_end
+    """
+    found = answer(trial, sql, some_bids, emit="final")
+    assert found == [(1, at(0), 1, 10.0), (1, at(10), 2, 45.0), (2, at(0), 2, 25.0)]
+
+
+def test_the_best_of_each_window_with_all_that_tie(trial: Begin) -> None:
+    sql = """
+        SELECT auction, n, window_start FROM (
+            SELECT auction, count(*) AS n, window_start,
+                   rank() OVER (PARTITION BY window_start, window_end ORDER BY count(*) DESC) AS place
+            FROM hop(TABLE bid, at, INTERVAL 5 SECONDS, INTERVAL 10 SECONDS)
+            GROUP BY auction, window_start, window_end)
+        WHERE place = 1
+    """
+    found = answer(trial, sql, some_bids, emit="final")
+    assert found == [(1, 2, at(5)), (1, 2, at(10)), (2, 2, at(-5)), (2, 2, at(0))]
+
+
+def test_sessions(trial: Begin) -> None:
+    sql = """
+        SELECT auction, count(*) AS n, window_end FROM session(TABLE bid PARTITION BY auction, at, INTERVAL 5 SECONDS)
+        GROUP BY auction, window_start, window_end
+    """
+    assert answer(trial, sql, some_bids) == [(1, 1, at(5)), (1, 2, at(17)), (2, 2, at(8))]
+
+
+def test_windows_without_an_aggregate_are_there_once(trial: Begin) -> None:
+    sql = "SELECT auction, window.start AS start FROM bid GROUP BY auction, window(at, '10 seconds')"
+    assert answer(trial, sql, some_bids, emit="final") == [(1, at(0)), (1, at(10)), (2, at(0))]
+
+
+def test_a_span_between_two_streams(trial: Begin) -> None:
+    def feed(trial: Trial) -> None:
+        trial.feed(
+            "sale", [{"id": 1, "seller": 7, "at": at(0).isoformat()}, {"id": 2, "seller": 8, "at": at(2).isoformat()}]
+        )
+        some_bids(trial)
+
+    sql = """
+        SELECT s.seller, b.price, b.at FROM sale s
+        LEFT JOIN bid b ON s.id = b.auction AND b.at >= s.at AND b.at < s.at + INTERVAL 11 SECONDS
+    """
+    assert answer(trial, sql, feed, emit="changes") == [(7, 10, at(0)), (8, 30, at(3))]
+
+
+def test_a_table_as_of_the_time_of_an_event(trial: Begin) -> None:
+    def feed(trial: Trial) -> None:
+        trial.feed("users", [{"id": 1, "name": "Ann"}], at=at(0))
+        trial.feed("users", [{"id": 1, "name": "Anne"}], at=at(10))
+        some_bids(trial)
+
+    sql = "SELECT b.price, u.name FROM bid b JOIN users FOR SYSTEM_TIME AS OF b.at AS u ON b.bidder = u.id WHERE price <> 20"
+    assert answer(trial, sql, feed) == [(10, "Ann"), (30, "Ann"), (40, "Anne"), (50, "Anne")]
+
+
+def test_the_time_of_one_side_after_a_join_is_found_under_its_name(trial: Begin) -> None:
+    def feed(trial: Trial) -> None:
+        trial.feed("sale", [{"id": 1, "seller": 7, "at": at(0).isoformat()}])
+        some_bids(trial)
+
+    sql = """
+        SELECT s.at AS opened, b.at, b.at > s.at AS later FROM bid b, sale s
+        WHERE b.auction = s.id AND s.at BETWEEN b.at - INTERVAL 11 SECONDS AND b.at
+    """
+    assert answer(trial, sql, feed) == [(at(0), at(0), False), (at(0), at(11), True)]
