@@ -82,7 +82,11 @@ class Query:
         """Its columns with their types, if they are known without Spark."""
         chain = self._chain()
         with suppress(NeedsSpark):
-            return _local(self.pipeline.name, chain, {feed.source.topic: 1 for feed in chain.feeds}).targets[_RESULT].schema
+            return (
+                _local(self.pipeline.name, chain, {feed.source.topic: 1 for feed in chain.feeds})
+                .targets[_RESULT]
+                .schema
+            )
         return None
 
     def follow(self, told: Callable[[Sequence[Signed]], None], stop: threading.Event) -> None:
