@@ -302,7 +302,7 @@ def test_meta_survives_writing_and_reading() -> None:
 
 
 def test_a_new_bucket_begins_at_no_time_at_all() -> None:
-    assert Meta.read(Memory()) == Meta(version=2, mark=NEVER)
+    assert Meta.read(Memory()) == Meta(version=3, mark=NEVER, ordered=True)
 
 
 @pytest.mark.parametrize("version", [0, FORMAT + 1, 99])
@@ -341,7 +341,8 @@ def test_what_earlier_versions_wrote_still_opens(segment_on_disk: str) -> None:
     store.set_meta(base64.b64decode(GOLDEN_META))
     store.segments[(3 << 40) + 1] = base64.b64decode(segment_on_disk)
     meta, table = opened(store)
-    assert (meta.version, meta.mark, meta.marks, meta.facts) == (2, 60 * SECOND, {"0:0": 60 * SECOND}, {"next": 7})
+    assert (meta.version, meta.ordered) == (3, False)
+    assert (meta.mark, meta.marks, meta.facts) == (60 * SECOND, {"0:0": 60 * SECOND}, {"next": 7})
     assert unframe(table.load(np.array([place_of(60, 5), place_of(120, 9)], np.uint64))) == {
         1: (place_of(60, 5), "one"),
         2: (place_of(60, 5), "Ω"),

@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from random import Random
 from typing import Any
 
+import polars as pl
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
@@ -13,6 +14,11 @@ from tests.kernel import oracle
 from tests.kernel.alone import SECOND, TYPES, Alone, Row, Script, any_row
 from tests.kernel.local import hashable
 
+from millstream.kernel import segment
+from millstream.kernel.chunk import WEIGHT
+from millstream.kernel.segment import PLACE, Table
+from millstream.kernel.segment import place as place_of
+from millstream.kernel.state import NEVER, Meta
 from millstream.plan.nodes import Ties
 from millstream.plan.spec import Horizon, Order, Top
 
@@ -145,3 +151,20 @@ def test_rows_of_equal_order_share_a_rank_and_stay_or_go_together(
         alone.batch([(rows[0][0], -1)])
         after = {None: ["b", "c"], "rank": ["b", "c"], "dense_rank": ["b", "c", "d", "d"]}
         assert sorted(alone.rows.elements()) == [(s,) for s in after[ties]]
+
+
+def test_rows_that_an_older_version_placed_by_hash_are_found() -> None:
+    rows = [{"k": k, "at": oracle.stamp(0), "i": 5, "s": ""} for k in range(200)]
+    spec = Top(("k",), ("k", "i"), (Order("i", True),), 1)
+    alone, meta = Alone(spec), Meta(version=2)
+    there = pl.DataFrame({"k": list(range(200)), "i": [5] * 200, WEIGHT: [1] * 200, "_due": [NEVER] * 200})
+    table = Table(alone.store, meta, "rows", 0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(segment, "LIMIT", alone.limit)
+        table.save(there.with_columns(pl.Series(PLACE, place_of(there, ["k"]))))
+    meta.write(alone.store)
+    assert alone.segments > 10
+    alone.rows = Counter({(k, 5): 1 for k in range(200)})
+    alone.batch([({**row, "i": 7}, 1) for row in rows[::2]])
+    assert alone.rows == Counter({(k, 5 if k % 2 else 7): 1 for k in range(200)})
+    assert alone.held == 200

@@ -169,6 +169,8 @@ def test_a_join_of_windows_lets_go_of_them_when_neither_side_can_change(clicks: 
     assert is_bounded(joined.node)
     left = pages.join(slow, on="n = user_id AND window_start = since", how="left")
     assert settled(left.node) == {"window_start": timedelta(seconds=305)}
+    semi = pages.alias("p").join(people.alias("q"), on="p.window_start = q.window_end", how="semi")
+    assert list(settled(semi.node)) == ["window_start"]
     same = pages.join(people, on=["window_start", "window_end"], how="full")
     assert list(settled(same.node)) == ["window_start", "window_end"]
     for unbounded in (pages.join(slow, on="n = user_id"), pages.join(users.select("id", "age"), on="n = id")):

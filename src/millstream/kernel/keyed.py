@@ -14,7 +14,7 @@ import polars as pl
 from millstream.errors import PipelineError
 from millstream.kernel.chunk import WEIGHT
 from millstream.kernel.kernel import State, matched
-from millstream.kernel.segment import PLACE, Places, place
+from millstream.kernel.segment import PLACE, Places, ordered_place, place
 from millstream.kernel.state import NEVER
 from millstream.plan.spec import Horizon
 
@@ -70,7 +70,7 @@ class Keyed:
             self._set(due.filter(sooner).select(*self._keys, pl.col(WAKE).alias(_DUE)))
             due = due.with_columns(pl.when(sooner).then(WAKE).otherwise(_DUE).fill_null(NEVER).alias(_DUE)).drop(WAKE)
         rows = matched(rows, due, self._keys, "left")
-        rows = rows.with_columns(pl.Series(PLACE, place(rows, self._keys)))
+        rows = rows.with_columns(pl.Series(PLACE, self.place(rows)))
         self._state.table("rows").save(pl.concat([self._rest, rows.select(self._rest.columns)]))
 
     def close_until(self, rows: pl.DataFrame, horizon: Horizon | None) -> None:
@@ -85,7 +85,11 @@ class Keyed:
     @property
     def places(self) -> Places:
         """Where the keys lie that are looked at, for tables beside this one."""
-        return place(self.keys, self._keys)
+        return self.place(self.keys)
+
+    def place(self, rows: pl.DataFrame) -> Places:
+        """Where rows of some keys lie."""
+        return (ordered_place if self._state.meta.ordered else place)(rows, self._keys)
 
     def _due(self) -> pl.DataFrame:
         """The keys whose timer has rung; it is taken away."""

@@ -26,7 +26,7 @@ from millstream.kernel.measures import (
     sizes,
     weigh,
 )  # fmt: skip
-from millstream.kernel.segment import PLACE, place
+from millstream.kernel.segment import PLACE
 from millstream.kernel.sketches import SKETCH, merged, sketched
 from millstream.plan.nodes import WINDOW_COLUMNS
 from millstream.plan.spec import Reduce, Session
@@ -125,7 +125,7 @@ class SessionKernel:
         values = [name for name in dict.fromkeys(bag.columns) if name not in self.keys]
         columns = [*self.keys, _FROM, *values]
         came = weigh(rows.drop_nulls(bag.columns[-1]), columns)
-        came = came.with_columns(pl.Series(PLACE, place(came, self.keys)))
+        came = came.with_columns(pl.Series(PLACE, keyed.place(came)))
         table = state.table(bag.name)
         loaded = table.load(keyed.places)
         if loaded is None:
@@ -172,7 +172,7 @@ class SessionKernel:
         parts = [each.select(*self.group, SKETCH) for each in (self._labelled(mine, now).sort(_FROM), came)]
         new = merged(bag.function, pl.concat(parts), self.group)
         stay = matched(new, kept.select(self.group).unique(), self.group, "semi").rename({_START: _FROM})
-        stay = stay.with_columns(pl.Series(PLACE, place(stay, self.keys)))
+        stay = stay.with_columns(pl.Series(PLACE, keyed.place(stay)))
         table.save(pl.concat([rest, stay.select(rest.columns)]))
         return look(bag, old, self.group), look(bag, new, self.group)
 

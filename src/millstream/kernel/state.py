@@ -13,8 +13,8 @@ import msgspec
 
 from millstream.errors import CheckpointMismatch
 
-FORMAT = 2
-"""Since 2 segments are compressed; those of 1 are read as they are and written anew."""
+FORMAT = 3
+"""Since 2 segments are compressed; those of 1 are read as they are and written anew. Since 3 rows by key lie in the order of ids."""
 NEVER = -(1 << 62)
 """A mark before any time."""
 
@@ -94,7 +94,7 @@ class Meta(msgspec.Struct):
     """The meta blob. ``marks`` are what each origin has said last; ``mark`` is the least of them that was acted on.
 
     ``schema`` is that of the rows that come, ``facts`` what admission remembers. ``sides`` are the marks of each input that were
-    acted on, where a kernel has several.
+    acted on, where a kernel has several. ``ordered`` says that rows by key lie in the order of ids, as those of older formats do not.
     """
 
     version: int = FORMAT
@@ -104,13 +104,14 @@ class Meta(msgspec.Struct):
     tables: dict[str, Directory] = {}
     facts: dict[str, int] = {}
     sides: list[int] = []
+    ordered: bool = False
 
     @classmethod
     def read(cls, store: Store) -> Meta:
         """Read it, or begin; a later version's is refused."""
         data = store.meta()
         if data is None:
-            return cls()
+            return cls(ordered=True)
         version = msgspec.msgpack.decode(data, type=_Version).version
         if not 1 <= version <= FORMAT:
             raise CheckpointMismatch(

@@ -140,6 +140,7 @@ def _met(node: Join) -> dict[str, timedelta]:
     """The columns of a join that tell when a row can change no more: times that meet, but for those that may be null."""
     names = {name.lower(): name for name in output_columns(node)}
     left_null, right_null = node.nullable
+    right_null |= node.how in ("semi", "anti")  # its columns are not there, and the left may have some of these names
     found: dict[str, timedelta] = {}
     for index, span in meetings(node).items():
         each = node.on[index]
