@@ -186,7 +186,8 @@ def test_a_row_that_a_condition_leaves_out_ends_the_one_before_it(seed: int) -> 
 def test_an_answer_does_not_depend_on_batches_as_long_as_the_table_is_in_time(seed: int) -> None:
     chance = Random(seed)
     chain = chain_of((as_of(stream("a", 1000 * SECOND)), "changes"))
-    batches = script(chance, chain, 2)
+    # A heartbeat would make what the table says afterwards late for events before it.
+    batches = [[each for each in records if each.beat is None] for records in script(chance, chain, 2)]
     whole, parts = (Local(chain, 2, types_by_name(chain, TYPES), seed) for seed in (0, 1))
     whole.batch([each for records in batches for each in records])
     for records in batches:
