@@ -140,7 +140,7 @@ def _bids(chance: np.random.Generator, numbers: Ints, times: Ints, channels: pl.
 
 def _person(chance: np.random.Generator, people: Ints, hot_place: int) -> Ints:
     """Somebody who is there already: three times of four the hot one of the moment, else one who came lately."""
-    hot = chance.random(len(people)) < 0.6
+    hot = chance.random(len(people)) < 0.75
     famous = np.minimum(people // _HOT * _HOT + hot_place, people)
     lately = chance.integers(np.maximum(people - _ACTIVE + 1, 0), people + 1)
     chosen: Ints = FIRST_ID + np.where(hot, famous, lately)
