@@ -152,7 +152,8 @@ def test_what_is_not_in_the_subset_is_refused(sql: str) -> None:
         "d + INTERVAL 1 DAY", "local + INTERVAL 1 DAY", "at + INTERVAL 1 MONTH", "at + INTERVAL 1 YEAR", "at * INTERVAL 1 DAY",
         "INTERVAL 1 DAY - at", "at + INTERVAL i DAYS", "at + INTERVAL '1.5' SECOND", "at + INTERVAL '1:30' MINUTE TO SECOND",
         "at + INTERVAL 1 DAY * 2", "INTERVAL 1 DAY", "INTERVAL 1 DAY > INTERVAL 1 HOUR", "at + 1", "at - due", "at + INTERVAL",
-        "at + INTERVAL '1 day' DAY", "at + INTERVAL '1 day 2 hours'", "-INTERVAL 1 DAY + at", "interval",
+        "at + INTERVAL '1 day' DAY", "at + INTERVAL '1 day' '2' HOURS", "at + INTERVAL 1 DAY '2 hours' HOURS", "at + INTERVAL 1 DAY 2",
+        "at + INTERVAL at DAYS", "at + INTERVAL '1 day 2 hours'", "-INTERVAL 1 DAY + at", "interval",
         "split(s, '')", "split(s, t)", "split(s, '.')", "split(s, 'a|b')", "split(s, '[ab]')", "split(s, '[^]')", "split(s, '/', 2)",
         "split(s, '/')[i]", "split(s, '/') = split(t, '/')", "split_part(s, '/', 0)", "split_part(s, '', 1)", "split_part(s, t, 1)",
         "replace(s, t, 'a')", "replace(s, 'a', t)", "replace(i, 'a', 'b')", "regexp_extract(s, t, 1)", "regexp_extract(s, 'a', 1)",
@@ -396,6 +397,9 @@ def test_times_in_utc() -> None:
     assert compute("date_trunc('quarter', at)", at=times[:2]) == [
         datetime(2026, 7, 1, tzinfo=UTC), datetime(1969, 10, 1, tzinfo=UTC)
     ]  # fmt: skip
+    assert compute("at + INTERVAL -1 DAY '-2' HOURS", at=times[:1]) == [
+        datetime(2026, 7, 30, 6, 4, 5, 678_901, tzinfo=UTC)
+    ]
     assert compute("at - INTERVAL 1 DAY 2 HOURS + INTERVAL '3 seconds'", at=times[:1]) == [
         datetime(2026, 7, 30, 6, 4, 8, 678_901, tzinfo=UTC)
     ]
@@ -447,6 +451,7 @@ def test_patterns() -> None:
         False,
         False,
     ]
+    assert compute("s REGEXP 'b' OR rlike(s, 'c')", s=["abc", "ac", "a"]) == [True, True, False]
     assert compute("regexp_like(s, '[$-]{2}?')", s=["$-", "$"]) == [True, False]
 
 

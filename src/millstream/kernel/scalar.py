@@ -248,16 +248,15 @@ class _Reader:
 
     def _interval(self) -> Term:
         """Read ``10 SECONDS``, ``'10' SECOND``, ``1 HOUR 30 MINUTES`` or ``'10 seconds'``, behind the word."""
-        micros, first = 0, True
-        while first or (self._kind() in (TokenType.NUMBER, TokenType.STRING) and self._word(1) in _SPANS):
-            sign = -1 if self._take("-") else 1
-            token = self._next()
+        micros = 0
+        while True:
+            sign, token = -1 if self._take("-") else 1, self._next()
             number, _, unit = token.text.partition(" ")
+            need(token.token_type in (TokenType.NUMBER, TokenType.STRING))
             need(re.fullmatch("-?[0-9]{1,12}", number) is not None)
-            need(token.token_type in (TokenType.NUMBER, TokenType.STRING), not unit or first)
             micros += sign * int(number) * _SPANS[unit.lower() if unit.lower() in _SPANS else self._expect(*_SPANS)]
-            first = False
-        return interval(micros)
+            if unit or self._kind() not in (TokenType.NUMBER, TokenType.STRING):
+                return interval(micros)
 
     def _column(self, word: str) -> Term:
         name = self._next().text.lower()
