@@ -13,12 +13,11 @@ import sys
 import time
 from typing import Any
 
-from pyflink.java_gateway import get_gateway
-from pyflink.table import EnvironmentSettings, TableEnvironment
-
 
 def cluster(settings: dict[str, str], slots: int) -> dict[str, str]:
     """Start a cluster inside the gateway's JVM, and give the settings by which jobs find it."""
+    from pyflink.java_gateway import get_gateway
+
     jvm = get_gateway().jvm
     configuration = jvm.org.apache.flink.configuration.Configuration()
     for name, value in settings.items():
@@ -38,6 +37,8 @@ def cluster(settings: dict[str, str], slots: int) -> dict[str, str]:
 
 def run(settings: dict[str, str], statements: list[str]) -> dict[str, Any]:
     """Run statements in a new session, and give the seconds of the last one, from its start to the end of its job."""
+    from pyflink.table import EnvironmentSettings, TableEnvironment
+
     session: Any = TableEnvironment.create(EnvironmentSettings.in_streaming_mode())
     for name, value in settings.items():
         session.get_config().set(name, value)
@@ -64,6 +65,8 @@ def main() -> None:
         request = json.loads(line)
         answer = run({**request["settings"], **where}, request["statements"])
         print(json.dumps(answer), file=answers, flush=True)
+    from pyflink.java_gateway import get_gateway
+
     get_gateway().shutdown()
 
 
