@@ -187,7 +187,7 @@ def renumber(folder: Path, epoch: int) -> None:
 def is_early(folder: Path, pipeline: Pipeline) -> bool:
     """Whether streams are admitted where they are read: as the checkpoint was made, and on the embedded log if it is new."""
     found = read_checkpoint(folder)
-    return found.early if found is not None else pipeline.log.startswith("sqlite:")
+    return pipeline.log.startswith("sqlite:") and (found is None or found.early)
 
 
 def watermarks_of(folder: Path) -> Path:
