@@ -130,9 +130,7 @@ def test_a_pipeline_shows_its_sources_and_views(full: tuple[Trial, Pipeline]) ->
 def test_what_is_not_there_yet_is_said(tmp_path: Path) -> None:
     pipeline = shop(f"sqlite:{tmp_path}/log.db", f"sqlite:{tmp_path}/views.db")
     assert re.search(r"no log at .*log\.db", shown(pipeline.streams["clicks"]))
-    assert re.search(
-        r"no views at .*views\.db; `millstream run FILE\.py` makes them", shown(pipeline.views["per_minute"])
-    )
+    assert re.search(r"no views at .*views\.db; `millstream run FILE` makes them", shown(pipeline.views["per_minute"]))
     assert "none yet" in shown(pipeline)
     assert "no views yet" in shown(Pipeline("empty"))
     assert list(tmp_path.iterdir()) == [], "looking makes nothing"

@@ -141,7 +141,7 @@ MUTANTS = [
     Mutant("pairs that go do not go", join.pairs, "(pl.col(WEIGHT) * pl.col(OTHER)).alias(WEIGHT)", "(pl.col(WEIGHT) * pl.col(OTHER)).abs().alias(WEIGHT)", tables),
     Mutant("what comes on both sides meets twice", TableJoinKernel.step, "pairs(olds[0], known[1], self.on)", "pairs(news[0], known[1], self.on)", tables),
     Mutant("rows without a partner stay when one comes", TableJoinKernel.step, "self._alone(olds).with_columns(-pl.col(WEIGHT))", "self._alone(olds).with_columns(pl.col(WEIGHT) * 0)", partial(tables, how="left")),
-    Mutant("rows whose key is null are lost", TableJoinKernel.step, "made = [self._alone(unknown), ", "made = [", partial(tables, how="full")),
+    Mutant("rows whose key is null are lost", TableJoinKernel.step, "made = [self._alone(unknown, self.keys), ", "made = [", partial(tables, how="full")),
     Mutant("a NaN is found only among others", TableJoinKernel.__init__, "[*self.keys, PLACE]", "self.keys", tables, raises=Exception),
     # joins within an interval
     Mutant("an interval is open at its end", IntervalJoinKernel._pairs, "apart.is_between(self.spec.low, self.spec.high)", "apart.is_between(self.spec.low, self.spec.high, closed='left')", pairs_only, seed=12),

@@ -24,7 +24,6 @@ from millstream.log.partitioner import partition_of
 from millstream.plan.chain import Chain, micros
 from millstream.plan.nodes import EventTime
 from millstream.runtime.delivery import Position
-from millstream.spark.source import places_of
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -163,6 +162,8 @@ class Heartbeats:
 
 def finished_offsets(query: StreamingQuery) -> dict[str, dict[str, int]] | None:
     """How far Spark says that it is, topic by topic; None before its first batch."""
+    from millstream.spark.source import places_of
+
     done = query.lastProgress
     if done is None:
         return None
