@@ -108,10 +108,25 @@ def opened_pipeline(
 def quiet_spark(pipeline: Pipeline) -> Iterator[None]:
     """Let Spark and its workers write to ``spark.log`` beside the checkpoint: what matters comes as an error of ours.
 
-    With ``--debug`` they write to the terminal.
+    With ``--debug`` they write to the terminal. A Spark that is started in between is stopped at the end.
     """
+    before = _spark_runs()
     with quiet_fd(Path(f"{pipeline.checkpoint}.spark.log").absolute()):
-        yield
+        try:
+            yield
+        finally:
+            if _spark_runs() and not before:
+                from millstream.spark.session import stop_session
+
+                stop_session()
+
+
+def _spark_runs() -> bool:
+    if "pyspark" not in sys.modules:
+        return False
+    from pyspark import SparkContext
+
+    return SparkContext._active_spark_context is not None
 
 
 @contextmanager

@@ -42,7 +42,6 @@ def command(
       millstream rebuild shop.py --rollback
     """
     from millstream.runtime.rebuild import rebuild, roll_back
-    from millstream.spark.session import stop_session
 
     pipeline = opened_pipeline(file, log_url, master=master, conf=conf)
     for view in views:
@@ -53,10 +52,7 @@ def command(
         stderr().print(f"{pipeline.name}: the version before is back; `millstream run` goes on with its definition")
         return
     with stopping() as stop, quiet_spark(pipeline), shown(pipeline, as_json) as report:
-        try:
-            rebuild(pipeline, takeover=takeover, rate_limit=rate_limit, progress=report, stop=stop)
-        finally:
-            stop_session()
+        rebuild(pipeline, takeover=takeover, rate_limit=rate_limit, progress=report, stop=stop)
     if not as_json:
         said = (
             "interrupted; the same command goes on"

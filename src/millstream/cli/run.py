@@ -104,7 +104,6 @@ def command(
     """
     _refuse_mixture(click.get_current_context(), batch=batch)
     from millstream.runtime.run import run
-    from millstream.spark.session import stop_session
 
     pipeline = opened_pipeline(file, log_url, master=master, conf=conf)
     if batch:
@@ -112,20 +111,17 @@ def command(
         return
     pause = interval if isinstance(interval, timedelta) else timedelta(0)
     with stopping() as stop, quiet_spark(pipeline), shown(pipeline, as_json) as report:
-        try:
-            last = run(
-                pipeline,
-                once=once,
-                close=close,
-                interval=pause,
-                rate_limit=rate_limit,
-                takeover=takeover,
-                rebuild=rebuild,
-                progress=report,
-                stop=stop,
-            )
-        finally:
-            stop_session()
+        last = run(
+            pipeline,
+            once=once,
+            close=close,
+            interval=pause,
+            rate_limit=rate_limit,
+            takeover=takeover,
+            rebuild=rebuild,
+            progress=report,
+            stop=stop,
+        )
     if not as_json:
         views = ", ".join(pipeline.views)
         stderr().print(f"{pipeline.name}: {last.records:,} records in this run; views: {views}")
@@ -142,15 +138,10 @@ def _run_batch(
     as_json: bool,
 ) -> None:
     from millstream.runtime.batch import run_batch
-    from millstream.spark.session import stop_session
 
     start, end = _bound("--from", first), _bound("--until", until)
-    with quiet_spark(pipeline):
-        try:
-            with stderr().status(f"computing the views of {pipeline.name}"):
-                made = run_batch(pipeline, start=start, until=end, close=close, to=to, out=out)
-        finally:
-            stop_session()
+    with quiet_spark(pipeline), stderr().status(f"computing the views of {pipeline.name}"):
+        made = run_batch(pipeline, start=start, until=end, close=close, to=to, out=out)
     rows = {name: table.num_rows for name, table in made.views.items()}
     if as_json:
         facts = {"pipeline": made.pipeline, **made.counts, "seconds": made.seconds}

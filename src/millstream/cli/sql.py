@@ -75,25 +75,10 @@ def command(
             session = Session(
                 pipeline, limit=limit, log=given, spark=spark, starting=lambda: stderr().status("starting Spark")
             )
-            before = _spark_runs()
-            try:
-                if texts or not sys.stdin.isatty():
-                    fine = screen.run(session, "\n;\n".join(texts) or sys.stdin.read())
-                    click.get_current_context().exit(0 if fine else 1)
-                _talk(session, screen)
-            finally:
-                if _spark_runs() and not before:
-                    from millstream.spark.session import stop_session
-
-                    stop_session()
-
-
-def _spark_runs() -> bool:
-    if "pyspark" not in sys.modules:
-        return False
-    from pyspark import SparkContext
-
-    return SparkContext._active_spark_context is not None
+            if texts or not sys.stdin.isatty():
+                fine = screen.run(session, "\n;\n".join(texts) or sys.stdin.read())
+                click.get_current_context().exit(0 if fine else 1)
+            _talk(session, screen)
 
 
 def _talk(session: Session, screen: _Screen) -> None:

@@ -34,15 +34,10 @@ def command(file: str, master: str | None, conf: tuple[str, ...], log_url: str |
       millstream verify shop.py --json
     """
     from millstream.runtime.verify import verify
-    from millstream.spark.session import stop_session
 
     pipeline = opened_pipeline(file, log_url, master=master, conf=conf)
-    with quiet_spark(pipeline):
-        try:
-            with stderr().status(f"computing the views of {pipeline.name} from the log"):
-                verified = verify(pipeline)
-        finally:
-            stop_session()
+    with quiet_spark(pipeline), stderr().status(f"computing the views of {pipeline.name} from the log"):
+        verified = verify(pipeline)
     if as_json:
         views = [{**asdict(view), "equal": view.equal} for view in verified.views]
         click.echo(to_json({**asdict(verified), "equal": verified.equal, "views": views}))

@@ -118,15 +118,10 @@ def _as_of(view: str, at: str, where: str | None) -> Any:
     if where is None or not where.partition(":")[0].endswith(FILES):
         raise click.UsageError("--as-of computes the view from the log: name its definition with --views FILE")
     from millstream.runtime.travel import as_of
-    from millstream.spark.session import stop_session
 
     pipeline = opened_pipeline(where, None)
-    with quiet_spark(pipeline):
-        try:
-            with stderr().status(f"computing {view} as of {at} from the log"):
-                return as_of(pipeline, view, int(at) if at.isdigit() else parse_time(at))
-        finally:
-            stop_session()
+    with quiet_spark(pipeline), stderr().status(f"computing {view} as of {at} from the log"):
+        return as_of(pipeline, view, int(at) if at.isdigit() else parse_time(at))
 
 
 def _stores(where: str | None) -> Iterator[str]:
