@@ -52,19 +52,22 @@ def scan_rows(log: SqliteLog, part: Part, limit: int) -> list[Row]:
 def scan_values(log: SqliteLog, part: Part, limit: int, without: bytes) -> Values | None:
     """Up to ``limit`` records of a part as columns, at less than half the cost of rows: SQLite puts them together.
 
-    None if that cannot be: there is none, or one has no value, or a zero byte in it, or a key that begins with ``without``.
+    They end before the first whose key begins with ``without``. None if that cannot be: there is none before it, or one has no
+    value, or a zero byte in it.
     """
     with _scanning(log, part, limit) as (db, some, bindings):
         (found,) = db.execute(
-            "SELECT count(*), count(value), ifnull(max(substr(key, 1, ?) = ?), 0), group_concat(offset),"
+            "SELECT count(*), count(value), min(CASE WHEN substr(key, 1, ?) = ? THEN offset END), group_concat(offset),"
             f" group_concat(appended), CAST(group_concat(value, x'00') AS BLOB) FROM ({some})",
             (len(without), without, *bindings),
         ).fetchall()
     count, there, marked, offsets, appended, joined = found
     # With a value for each record, and no more zero bytes than lie between them, the cuts are where they were made.
-    if not count or there < count or marked or joined.count(b"\0") != count - 1:
+    if not count or there < count or joined.count(b"\0") != count - 1:
         return None
-    return Values(_numbers(offsets), _numbers(appended), joined.split(b"\0"))
+    numbers = _numbers(offsets)
+    upto = count if marked is None else int(np.searchsorted(numbers, marked))
+    return Values(numbers[:upto], _numbers(appended)[:upto], joined.split(b"\0")[:upto]) if upto else None
 
 
 @contextmanager

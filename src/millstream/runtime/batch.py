@@ -39,7 +39,7 @@ from millstream.sink.contract import COUNTED, Refusal
 from millstream.sink.lease import Keeper
 from millstream.sink.net import net_by_key, net_by_row
 from millstream.spark import shortcut
-from millstream.spark.lower import lower
+from millstream.spark.lower import decode, feed_types, staged
 from millstream.spark.records import batch_records
 
 if TYPE_CHECKING:
@@ -139,7 +139,6 @@ def compute(
     """Compute all views over a range; ``shortened`` decodes records where they are read, if that can be done."""
     tasks = spark.sparkContext.defaultParallelism
     chain = chain_of(pipeline, tasks)
-    targets = targets_of(spark, pipeline, chain)
     counts = {feed.number: len(end[feed.source.topic]) for feed in chain.feeds}
     decoder = shortcut.decoder_for(spark, Host(chain, counts)) if shortened else None
     records = batch_records(spark, pipeline.log, start, end, kafka=pipeline.kafka or {}, decoder=decoder)
@@ -147,9 +146,12 @@ def compute(
         records = records.unionByName(_ends(spark, chain, end), allowMissingColumns=True)
     try:
         with our_settings(spark, tasks):
-            arrived = unpack(chain, chunks_of(lower(records, chain, counts, pipeline.name)))
+            decoded = decode(records, chain, pipeline.name)
+            types = feed_types(decoded, chain)
+            arrived = unpack(chain, chunks_of(staged(decoded, Host(chain, counts, types))))
     except PySparkException as error:
         raise explain(error, spark, pipeline, chain, Position(start, start)) from error
+    targets = targets_of(spark, chain, types)
     changes = {}
     for output in chain.outputs:
         schema = targets[output.name].schema

@@ -141,7 +141,7 @@ class Heartbeats:
         read = finished_offsets(query)
         if read is None:
             return set(self.position.offsets[topic])
-        return {p for p, bound in self.log.bounds(topic).items() if read.get(topic, {}).get(str(p), 0) < bound.end}
+        return {p for p, bound in self.log.bounds(topic).items() if read.get(topic, {}).get(p, 0) < bound.end}
 
     def _clock_may_speak(self, topic: str, idle: timedelta | None) -> bool:
         """When all partitions are quiet, time goes on by the clock: only while something waits for it, and not all the time."""
@@ -160,7 +160,7 @@ class Heartbeats:
                     append_heartbeat(self.log, feed.source.topic, partition, None, self.pipeline)
 
 
-def finished_offsets(query: StreamingQuery) -> dict[str, dict[str, int]] | None:
+def finished_offsets(query: StreamingQuery) -> dict[str, dict[int, int]] | None:
     """How far Spark says that it is, topic by topic; None before its first batch."""
     from millstream.spark.source import places_of
 
@@ -171,4 +171,4 @@ def finished_offsets(query: StreamingQuery) -> dict[str, dict[str, int]] | None:
     for source in done["sources"]:
         end = source["endOffset"]
         read |= json.loads(end) if isinstance(end, str) else end or {}
-    return places_of(read)
+    return {topic: {int(p): end for p, end in found.items()} for topic, found in places_of(read).items()}

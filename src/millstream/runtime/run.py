@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pyspark import SparkContext
 from pyspark.errors import StreamingQueryException
 
 from millstream.config import resolve
@@ -26,6 +27,7 @@ from millstream.kernel.host import Host
 from millstream.kernel.state import FOREVER
 from millstream.kernel.unpack import raw_schemas
 from millstream.log import open_log
+from millstream.log.contract import Bounds
 from millstream.outlet import Outlet
 from millstream.pipeline import Pipeline
 from millstream.plan.chain import Chain, ViewPlan, build_chain
@@ -51,13 +53,14 @@ from millstream.runtime.sending import Patience, Sender, epoch_after
 from millstream.sink import Target
 from millstream.sink.beside import NEXT
 from millstream.spark import shortcut
-from millstream.spark.lower import decode, feed_types, lower
+from millstream.spark.lower import decode, feed_types, staged
 from millstream.spark.records import stream_records, warm_up
 from millstream.spark.session import SETTINGS, is_one_process, require, spark_session
 from millstream.spark.ship import check_shared, ship
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    import polars as pl
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 RECORDS = (
@@ -65,7 +68,7 @@ RECORDS = (
 )
 """The columns of records, as DDL."""
 
-_TICK = 0.2
+_TICK, _MOMENT = 0.2, 0.01
 _PATIENCE = 60.0
 """Seconds that a batch gets to end after someone asked to stop, and that a run with an end waits for a sink."""
 
@@ -162,10 +165,9 @@ def session_for(pipeline: Pipeline, chain: Chain, given: SparkSession | None) ->
     return given
 
 
-def targets_of(spark: SparkSession, pipeline: Pipeline, chain: Chain) -> dict[str, Target]:
-    """The tables of all views, with the types that Spark gives to their expressions."""
-    feeds = feed_types(decode(empty_records(spark), chain, pipeline.name), chain)
-    raw = raw_schemas(chain, feeds)
+def targets_of(spark: SparkSession, chain: Chain, types: Mapping[int, pl.Schema]) -> dict[str, Target]:
+    """The tables of all views, with the types that Spark gives to their expressions; ``types`` are those of the feeds."""
+    raw = raw_schemas(chain, types)
     return {output.name: target_of(spark, output, raw[output.name]) for output in chain.outputs}
 
 
@@ -183,7 +185,9 @@ class _Run:
         self.group = pipeline.name + (NEXT if options.beside else "")
         self.progress = Progress(pipeline.name)
         self.failure: BaseException | None = None
-        self.ending = False
+        self.reached: dict[str, dict[int, int]] = {}
+        self.delivered = threading.Event()
+        self.closed = self.ending = False
         self.patience = Patience(stop, self._wait, _PATIENCE if options.once else None)
 
     def run(self, given: SparkSession | None) -> Progress:
@@ -216,8 +220,9 @@ class _Run:
                 lasts = dict.fromkeys(lasts)
             starts = {topic: {p: bound.start for p, bound in found.items()} for topic, found in bounds.items()}
             last = newest_entry(self.pipeline.name, lasts)
+            fresh = given is None and SparkContext._active_spark_context is None
             self.spark = spark = session_for(self.pipeline, self.chain, given)
-            if given is None:
+            if fresh:
                 warm_up(spark, self.pipeline.log, bounds)
             early = is_early(folder, self.pipeline)
             self.chain = chain_of(self.pipeline, early=early)
@@ -236,7 +241,10 @@ class _Run:
             partitions = {topic: len(found) for topic, found in bounds.items()}
             self.heartbeats = Heartbeats(self.log, self.chain, self.position, self.group)
             self.heartbeats.introduce(partitions)
-            targets = targets_of(spark, self.pipeline, self.chain)
+            with our_settings(spark, checkpoint.tasks):
+                decoded = self._decoded(spark, folder, partitions)
+            types = feed_types(decoded, self.chain)
+            targets = targets_of(spark, self.chain, types)
             for address, (sink, _) in sinks.items():
                 wanted = [targets[output.name] for output in self.chain.outputs if output.to == address]
                 sink.prepare(self.pipeline.name, self.pipeline.fingerprint(), wanted)
@@ -258,11 +266,14 @@ class _Run:
                     view.arrow,
                     partial(before_of, sender.wanted, view, self.pipeline, sinks[view.to][0]),
                 )
+            if self.options.close and self._comes_at_once(bounds):
+                self.heartbeats.close()
+                self.closed = True
             self.delivery = Delivery(
                 self.chain, targets, checkpoint.id, sinks, self.position, spark, self.patience, senders
             )
             with our_settings(spark, checkpoint.tasks):
-                query = self._start(spark, folder, partitions)
+                query = self._start(decoded, types, folder)
             try:
                 self._watch(query)
             finally:
@@ -273,6 +284,18 @@ class _Run:
                 raise self.failure
             return self.progress
 
+    def _comes_at_once(self, bounds: Mapping[str, Mapping[int, Bounds]]) -> bool:
+        """Whether the first batch has all that there is, so that the end of all time may come with it."""
+        return (
+            self.options.rate_limit is None
+            and self.pipeline.log.startswith("sqlite:")
+            and any(
+                bound.end > self.position.offsets.get(topic, {}).get(p, 0)
+                for topic, found in bounds.items()
+                for p, bound in found.items()
+            )
+        )
+
     def _wait(self, why: str) -> None:
         self.progress = replace(self.progress, waiting=why)
         self.report(self.progress)
@@ -281,8 +304,8 @@ class _Run:
         self.failure = self.failure or error
         self.stop.set()
 
-    def _start(self, spark: SparkSession, folder: Path, partitions: Mapping[str, int]) -> StreamingQuery:
-        counts = {feed.number: partitions[feed.source.topic] for feed in self.chain.feeds}
+    def _decoded(self, spark: SparkSession, folder: Path, partitions: Mapping[str, int]) -> DataFrame:
+        self.counts = {feed.number: partitions[feed.source.topic] for feed in self.chain.feeds}
         records = stream_records(
             spark,
             self.pipeline.log,
@@ -291,15 +314,18 @@ class _Run:
             group=self.group,
             limit=self.options.rate_limit,
             kafka=self.pipeline.kafka or {},
-            decoder=shortcut.decoder_for(spark, Host(self.chain, counts)),
+            decoder=shortcut.decoder_for(spark, Host(self.chain, self.counts)),
             watermarks=str(watermarks_of(folder)) if self.chain.early else "",
         )
+        self.topics = sorted(partitions)
+        return decode(records, self.chain, self.pipeline.name)
+
+    def _start(self, decoded: DataFrame, types: Mapping[int, pl.Schema], folder: Path) -> StreamingQuery:
         self.folder = folder
         write_watermarks(folder, self.position.watermarks)
-        self.topics = sorted(partitions)
         seconds = self.options.interval.total_seconds()
         return (
-            lower(records, self.chain, counts, self.pipeline.name)
+            staged(decoded, Host(self.chain, self.counts, types))
             .writeStream.queryName(self.pipeline.name)
             .option("checkpointLocation", str(folder))
             .trigger(processingTime=f"{seconds} seconds")
@@ -351,6 +377,8 @@ class _Run:
             write_seconds=delivered.write_seconds,
             **counts,
         )
+        self.reached = {topic: dict(found) for topic, found in position.offsets.items()}
+        self.delivered.set()
         self.report(self.progress)
 
     def _lag(self) -> int:
@@ -366,10 +394,10 @@ class _Run:
 
     def _watch(self, query: StreamingQuery) -> None:
         caught_up = self._target(query) if self.options.once else None
-        closed = not self.options.close
+        closed = self.closed or not self.options.close
         while not self.stop.is_set():
             try:
-                if query.awaitTermination(_TICK):  # type: ignore[arg-type]
+                if query.awaitTermination(self._pause()):  # type: ignore[arg-type]
                     return
             except StreamingQueryException as error:
                 self._failed(error)
@@ -378,7 +406,7 @@ class _Run:
                 if not self.options.heartbeats:
                     continue
                 self.heartbeats.beat(query, time.time_ns() // 1000)
-            elif caught_up.done():
+            elif caught_up.done(self.reached):
                 if self.heartbeats.beat(query, None) or not closed:
                     if not closed:
                         self.heartbeats.close()
@@ -386,6 +414,14 @@ class _Run:
                     caught_up = self._target(query)
                 else:
                     return
+
+    def _pause(self) -> float:
+        """Wait for a tick, or less if a batch is delivered; how long to ask Spark whether it has ended."""
+        if not self.options.once:
+            return _TICK
+        self.delivered.wait(_TICK)
+        self.delivered.clear()
+        return _MOMENT
 
     def _failed(self, error: BaseException) -> None:
         cause = self.failure or error
@@ -406,7 +442,7 @@ class _Run:
                 done is not None and running is not None and done["batchId"] > running
             ):
                 break
-            time.sleep(0.05)
+            time.sleep(_MOMENT)
         self.ending = True
         query.stop()
 
@@ -419,13 +455,16 @@ class _CaughtUp:
         self._idle = False
         threading.Thread(target=self._wait, name="millstream-caught-up", daemon=True).start()
 
-    def done(self) -> bool:
-        """Whether Spark has got that far, or says that there is nothing left."""
-        read = finished_offsets(self._query) or {}
-        return self._idle or all(
-            read.get(topic, {}).get(str(p), -1) >= end
-            for topic, found in self._ends.items()
-            for p, end in found.items()
+    def done(self, reached: Mapping[str, Mapping[int, int]]) -> bool:
+        """Whether the views, or Spark, have got that far, or Spark says that there is nothing left.
+
+        Of Kafka the views never reach the end: markers lie before it, which are no records.
+        """
+        return self._idle or self._is_past(reached) or self._is_past(finished_offsets(self._query) or {})
+
+    def _is_past(self, read: Mapping[str, Mapping[int, int]]) -> bool:
+        return all(
+            read.get(topic, {}).get(p, -1) >= end for topic, found in self._ends.items() for p, end in found.items()
         )
 
     def _wait(self) -> None:

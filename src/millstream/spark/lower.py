@@ -7,7 +7,6 @@ expression sees only records that its feed can use: a malformed one never reache
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -39,21 +38,11 @@ _CORRUPT = "_corrupt"
 _OUTER = "millstream_outer"
 
 
-def lower(records: DataFrame, chain: Chain, partitions: Mapping[int, int], pipeline: str) -> DataFrame:
-    """Turn records (key, value, topic, partition, offset, timestamp, append_time) into the chunks that reach the sink.
+def decode(records: DataFrame, chain: Chain, pipeline: str) -> DataFrame:
+    """Decode each record (:data:`~millstream.spark.records.COLUMNS`) by its topic and compute the expressions of its feed.
 
     Records may have taken the shortcut (:mod:`millstream.spark.shortcut`): what is a chunk already stays one.
     """
-    decoded = decode(records, chain, pipeline)
-    host = Host(chain, partitions, feed_types(decoded, chain))
-    frame = stateful.pack(decoded, host)
-    for number in chain.stages:
-        frame = stateful.stage(frame, host, number)
-    return frame
-
-
-def decode(records: DataFrame, chain: Chain, pipeline: str) -> DataFrame:
-    """Decode each record by its topic and compute the expressions of its feed."""
     chunk = [name for name in CHUNK if name in records.columns]
     frame = records.selectExpr(
         *chunk,
@@ -81,6 +70,14 @@ def decode(records: DataFrame, chain: Chain, pipeline: str) -> DataFrame:
         *(name for name in _JUDGED if name != "_feed" and any(is_used(feed, name) for feed in chain.feeds)),
         *made,
     )
+
+
+def staged(decoded: DataFrame, host: Host) -> DataFrame:
+    """Pack what is decoded, and run all stages over it: the chunks that reach the sink."""
+    frame = stateful.pack(decoded, host)
+    for number in host.chain.stages:
+        frame = stateful.stage(frame, host, number)
+    return frame
 
 
 def feed_types(decoded: DataFrame, chain: Chain) -> dict[int, pl.Schema]:
