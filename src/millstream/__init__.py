@@ -1,7 +1,7 @@
 """Millstream: streams, tables and time on Spark.
 
-What is here can be relied on; everything else may move. Names that need Spark, Arrow or a SQL parser are loaded when first
-used, so that the log can be used without them.
+What is here can be relied on; everything else may move. Names are loaded when first used: the log can be used without Spark,
+Arrow or a SQL parser, and the processes that Spark starts do not wait for what they do not need.
 """
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from millstream.codec import Avro, Json, Text
-from millstream.errors import MillstreamError
-from millstream.event import Event, Record, TopicPartition
-from millstream.log import Log, open_log
-from millstream.log.contract import QueueSettings, TopicSettings
-from millstream.log.lag import lag
-from millstream.log.producer import Buffer, Producer
 from millstream.version import __version__
 
 if TYPE_CHECKING:
+    from millstream.codec import Avro, Json, Text
+    from millstream.errors import MillstreamError
+    from millstream.event import Event, Record, TopicPartition
     from millstream.load import load_pipeline
+    from millstream.log import Log, open_log
     from millstream.log.archive import Archive
+    from millstream.log.contract import QueueSettings, TopicSettings
+    from millstream.log.lag import lag
+    from millstream.log.producer import Buffer, Producer
     from millstream.outlet.call import Change, Refuse
     from millstream.outlet.files import committed_files
     from millstream.pipeline import Pipeline
@@ -83,19 +83,33 @@ __all__ = [
 
 _LATER = {
     "Archive": "millstream.log.archive",
+    "Avro": "millstream.codec",
     "Batched": "millstream.runtime.batch",
+    "Buffer": "millstream.log.producer",
     "Change": "millstream.outlet.call",
     "Clock": "millstream.plan.source",
+    "Event": "millstream.event",
+    "Json": "millstream.codec",
+    "Log": "millstream.log",
+    "MillstreamError": "millstream.errors",
     "Pipeline": "millstream.pipeline",
+    "Producer": "millstream.log.producer",
     "Progress": "millstream.runtime.run",
+    "QueueSettings": "millstream.log.contract",
+    "Record": "millstream.event",
     "Refuse": "millstream.outlet.call",
     "Relation": "millstream.plan.relation",
+    "Text": "millstream.codec",
+    "TopicPartition": "millstream.event",
+    "TopicSettings": "millstream.log.contract",
     "Verified": "millstream.runtime.verify",
     "View": "millstream.view",
     "as_of": "millstream.runtime.travel",
     "committed_files": "millstream.outlet.files",
     "hopping": "millstream.plan.window",
+    "lag": "millstream.log.lag",
     "load_pipeline": "millstream.load",
+    "open_log": "millstream.log",
     "read_batch": "millstream.spark.read",
     "read_stream": "millstream.spark.read",
     "rebuild": "millstream.runtime.rebuild",
