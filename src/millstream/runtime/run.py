@@ -145,7 +145,8 @@ def chain_of(pipeline: Pipeline, tasks: int = 1, *, early: bool = False) -> Chai
     """The chain of a pipeline; ``tasks`` of a stage share its buckets; ``early`` is :attr:`~millstream.plan.parts.Chain.early`."""
     pipeline.validate()
     views = [
-        ViewPlan(view.name, view.node, view.to, view.emit, view.key, view.refused) for view in pipeline.views.values()
+        ViewPlan(view.name, view.node, view.to, view.emit, view.key, view.refused, view.kept)
+        for view in pipeline.views.values()
     ]
     return replace(build_chain(views, buckets=pipeline.buckets, to=pipeline.to, tasks=tasks), early=early)
 
@@ -238,8 +239,8 @@ class _Run:
             self.heartbeats.introduce(partitions)
             targets = targets_of(spark, self.pipeline, self.chain)
             for address, (sink, _) in sinks.items():
-                wanted = [targets[output.name] for output in self.chain.outputs if output.to == address]
-                sink.prepare(self.pipeline.name, self.pipeline.fingerprint(), wanted)
+                kept = [output.name for output in self.chain.outputs if output.to == address and output.kept]
+                sink.prepare(self.pipeline.name, self.pipeline.fingerprint(), [targets[name] for name in kept])
             senders = [
                 Sender(
                     self.pipeline.sinks[name],
@@ -283,6 +284,8 @@ class _Run:
 
     def _start(self, spark: SparkSession, folder: Path, partitions: Mapping[str, int]) -> StreamingQuery:
         counts = {feed.number: partitions[feed.source.topic] for feed in self.chain.feeds}
+        sent = {sink.view for sink in self.pipeline.sinks.values()} if not self.options.beside else set()
+        chain = self.chain.unread([each.name for each in self.chain.outputs if not each.kept and each.name not in sent])
         records = stream_records(
             spark,
             self.pipeline.log,
@@ -291,7 +294,7 @@ class _Run:
             group=self.group,
             limit=self.options.rate_limit,
             kafka=self.pipeline.kafka or {},
-            decoder=shortcut.decoder_for(spark, Host(self.chain, counts)),
+            decoder=shortcut.decoder_for(spark, Host(chain, counts)),
             watermarks=str(watermarks_of(folder)) if self.chain.early else "",
         )
         self.folder = folder
@@ -299,7 +302,7 @@ class _Run:
         self.topics = sorted(partitions)
         seconds = self.options.interval.total_seconds()
         return (
-            lower(records, self.chain, counts, self.pipeline.name)
+            lower(records, chain, counts, self.pipeline.name)
             .writeStream.queryName(self.pipeline.name)
             .option("checkpointLocation", str(folder))
             .trigger(processingTime=f"{seconds} seconds")
