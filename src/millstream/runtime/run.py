@@ -46,7 +46,7 @@ from millstream.runtime.failure import explain
 from millstream.runtime.heartbeat import Heartbeats, finished_offsets
 from millstream.runtime.history import check_history
 from millstream.runtime.moved import settle
-from millstream.runtime.places import before_of, claimed, clear_outlets, finish_exchange, open_outlets
+from millstream.runtime.places import before_of, claimed, clear_outlets, finish_exchange, first_rows, open_outlets
 from millstream.runtime.sending import Patience, Sender, epoch_after
 from millstream.sink import Target
 from millstream.sink.beside import NEXT
@@ -256,7 +256,7 @@ class _Run:
                 view = self.pipeline.views[sender.wanted.view]
                 sender.begin(
                     last.batch if last else None,
-                    view.arrow,
+                    partial(first_rows, sender.wanted, view),
                     partial(before_of, sender.wanted, view, self.pipeline, sinks[view.to][0]),
                 )
             self.delivery = Delivery(
