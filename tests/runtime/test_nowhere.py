@@ -107,6 +107,13 @@ def test_sinks_that_hold_what_nobody_knows_are_not_told_another_story(spark: Spa
         run(load(file), spark=spark, once=True, rebuild=True)
     assert "another name" in str(error.value.hint)
     assert (changelog(tmp_path), in_files(tmp_path / "kept")) == before
+    whole = file.read_text()
+    file.write_text(
+        whole.replace(', to="nowhere"', "")
+    )  # to be kept from now on: what is in the sinks is as little known
+    with pytest.raises(PipelineError, match="which rows of view by_user it has is not known"):
+        run(load(file), spark=spark, once=True, rebuild=True)
+    file.write_text(whole)
     run(load(file), spark=spark, once=True)  # nothing was forgotten
     assert (changelog(tmp_path), in_files(tmp_path / "kept")) == before
 

@@ -59,13 +59,18 @@ def open_outlets(stack: ExitStack, pipeline: Pipeline, patience: Patience = IMPA
 
 
 def clear_outlets(
-    outlets: Mapping[str, Outlet], pipeline: Pipeline, epoch: int, folder: Path, patience: Patience
+    outlets: Mapping[str, Outlet], pipeline: Pipeline, epoch: int, folder: Path, patience: Patience, *, ran: bool
 ) -> None:
-    """Let sinks know that what their views hold is no more; refuse if what one of them has is not known."""
+    """Let sinks know that what their views hold is no more; refuse if what one of them has is not known.
+
+    ``ran`` says that the pipeline has run into its stores: a view that is not there was kept nowhere. One that has not begins, rebuilt
+    or not.
+    """
     stored = {name: _stored(pipeline.views[pipeline.sinks[name].view]) for name in outlets}
     for name, found in stored.items():
-        if found is None and _has_something(pipeline.sinks[name], outlets[name], folder):
-            _refuse_unknown(pipeline, pipeline.sinks[name])
+        view = pipeline.views[pipeline.sinks[name].view]
+        if found is None and view.key and ran:
+            _refuse_unknown(pipeline.sinks[name], outlets[name], folder)
     for name, found in stored.items():
         if found is not None:
             target, rows = found
@@ -73,7 +78,7 @@ def clear_outlets(
 
 
 def _stored(view: View) -> tuple[Target, pa.Table] | None:
-    """What a store has of a view, were it from the time before it was kept nowhere."""
+    """What its store has of a view, even one that is to be kept nowhere from now on; None if nothing."""
     with suppress(UnknownView), open_store(view.to) as store:
         rows = store.table(view.name)
         known = {each.name: each for each in store.views()}[view.name]
@@ -81,20 +86,16 @@ def _stored(view: View) -> tuple[Target, pa.Table] | None:
     return None
 
 
-def _has_something(wanted: Outgoing, outlet: Outlet, folder: Path) -> bool:
-    """Whether a sink was sent something; one that keeps no numbers may have been if it was met."""
-    return outlet.last() is not None or (wanted.mode != "exactly once" and sent_before(folder, wanted.name))
-
-
-def _refuse_unknown(pipeline: Pipeline, wanted: Outgoing) -> None:
-    """Refuse to compute a view with a key anew for a sink that has rows of it, if nobody knows which."""
-    view = pipeline.views[wanted.view]
-    if view.key and not view.kept:
-        raise PipelineError(
-            f"sink {wanted.name} to {wanted.where}: which rows of view {view.name} it has is not known, because the view is kept"
-            " nowhere; those that it will not have again would stay",
-            hint="let the sink begin anew, under another name and in an empty place; then run with --rebuild",
-        )
+def _refuse_unknown(wanted: Outgoing, outlet: Outlet, folder: Path) -> None:
+    """Refuse to compute a view with a key anew for a sink that has rows of it, when nobody knows which."""
+    # A sink that keeps no numbers was sent something, for all we know, if it was met.
+    if outlet.last() is None and (wanted.mode == "exactly once" or not sent_before(folder, wanted.name)):
+        return
+    raise PipelineError(
+        f"sink {wanted.name} to {wanted.where}: which rows of view {wanted.view} it has is not known, because they were kept"
+        " nowhere; those that it will not have again would stay",
+        hint="let the sink begin anew, under another name and in an empty place; then run with --rebuild",
+    )
 
 
 def first_rows(wanted: Outgoing, view: View) -> pa.Table:

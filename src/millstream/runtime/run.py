@@ -210,7 +210,7 @@ class _Run:
             if self.options.beside and not any(lasts.values()):
                 folder = fresh_folder(folder)
             if self.options.rebuild:
-                clear_outlets(outlets, self.pipeline, epoch, folder, self.patience)
+                clear_outlets(outlets, self.pipeline, epoch, folder, self.patience, ran=any(lasts.values()))
                 for sink, _ in sinks.values():
                     sink.forget(self.pipeline.name)
                 shutil.rmtree(folder, ignore_errors=True)

@@ -48,8 +48,8 @@ Say = Callable[[str], None]
 class Measured:
     """What came of a query on a system. ``correct`` is None where nobody looked, ``note`` says what is wrong or cannot be.
 
-    ``kept`` says whether the timed run stored the view. ``ratio`` is our rate by this system's. ``growth`` is the cost of an event by that with a tenth of the events, in the time of
-    batches alone: what a start costs would hide it.
+    ``kept`` says whether the timed run stored the view. ``ratio`` is our rate by this system's. ``growth`` is the cost of an event
+    by that with a tenth of the events, in the time of batches alone: what a start costs would hide it.
     """
 
     name: str
