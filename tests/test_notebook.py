@@ -145,6 +145,14 @@ def test_a_topic_or_a_view_that_is_not_there_yet_is_said(full: tuple[Trial, Pipe
     assert "no view per_minute of pipeline other yet" in shown(view), "the one that is there is of another pipeline"
 
 
+def test_a_view_that_is_kept_nowhere_says_so(full: tuple[Trial, Pipeline]) -> None:
+    pipeline = full[1]
+    view = pipeline.view("passing", pipeline.streams["clicks"], to="nowhere")
+    assert "View passing" in shown(view)
+    assert "view passing of pipeline shop is kept nowhere" in shown(view)
+    assert re.search(r"passing .* kept nowhere", shown(pipeline))
+
+
 def test_a_broker_is_not_asked() -> None:
     assert "millstream consume clicks --log kafka://127.0.0.1:1" in shown(shop("kafka://127.0.0.1:1").streams["clicks"])
 

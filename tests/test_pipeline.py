@@ -6,6 +6,7 @@ import inspect
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from millstream.codec import Avro, Json, Text
-from millstream.errors import ConfigError, PlanError, ViewError, ViewStoreUnavailable
+from millstream.errors import ConfigError, PlanError, UnknownView, ViewError, ViewStoreUnavailable
 from millstream.load import load_pipeline
 from millstream.pipeline import Pipeline
 from millstream.plan.nodes import Column, EventTime, Sequence, Source
@@ -153,6 +154,25 @@ def test_a_view_knows_its_key_and_its_store() -> None:
     assert made.view("elsewhere", users, to="sqlite:x.db", key=("NAME", "id")).to == "sqlite:x.db"
     assert made.views["elsewhere"].key == ("name", "id")
     assert made.view("without", made.tables["users"], key=()).key == ()
+
+
+def test_a_view_that_is_kept_nowhere_has_nothing_to_read_and_another_fingerprint(tmp_path: Path) -> None:
+    made = shop(to=f"sqlite:{tmp_path}/views.db")
+    users, before = made.tables["users"], made.fingerprint()
+    passing, kept = made.view("passing", users, to="nowhere"), made.view("kept", users)
+    assert (passing.kept, passing.to, passing.where) == (False, made.to, "nowhere")
+    assert (kept.kept, kept.where) == (True, made.to)
+    assert made.describe()["views"]["passing"]["to"] == "nowhere"
+    for read in (passing.arrow, passing.frame, lambda: passing.get(1)):
+        with pytest.raises(UnknownView, match="view passing of pipeline shop is kept nowhere"):
+            read()
+    del made.views["kept"]
+    among = made.fingerprint()
+    made.views["passing"] = replace(passing, kept=True)
+    assert len({before, among, made.fingerprint()}) == 3
+    with pytest.raises(PlanError, match="no store refuses its rows") as error:
+        made.view("picky", users, to="nowhere", refused="dead letter")
+    assert error.value.hint == "a sink has a refused= of its own"
 
 
 class Wrong:

@@ -15,6 +15,9 @@ from urllib.parse import parse_qsl, quote, unquote
 from millstream.config import resolve
 from millstream.errors import ConfigError
 
+NOWHERE = "nowhere"
+"""Where a view is kept of which only the changes matter."""
+
 _REFERENCE = re.compile(r"\$\{(?:env|file):[^}]*\}")
 _SECRET = re.compile(r"password|secret|token", re.IGNORECASE)
 _EXPECTED = "sqlite:PATH or postgresql://USER@HOST/DATABASE"

@@ -40,7 +40,14 @@ class Viewed(Protocol):
 
     @property
     def to(self) -> str:
-        """Where it is kept."""
+        """Where it is kept, or at least its pipeline's ledger."""
+
+    @property
+    def kept(self) -> bool:
+        """Whether it is."""
+
+    def refuse_unkept(self) -> None:
+        """Say that there are no rows to read, if it is not."""
 
     @property
     def emit(self) -> Emit:
@@ -80,8 +87,9 @@ def pipeline_html(name: str, sources: Iterable[Source], views: Iterable[Viewed])
 
 def view_html(view: Viewed) -> str:
     """A view: the first rows of what is stored, as of which batch and up to which watermark."""
-    head = _title("View", view.name, f"of pipeline {view.pipeline}, in {view.to}")
+    head = _title("View", view.name, f"of pipeline {view.pipeline}, {f'in {view.to}' if view.kept else 'kept nowhere'}")
     try:
+        view.refuse_unkept()
         with open_store(view.to) as store:
             for _ in range(_LOOKS):  # until all that is shown is of one batch
                 info, rows, mark = _look(store, view)
@@ -136,6 +144,8 @@ def _newest(log: Log, topic: str) -> tuple[int, list[Record]]:
 
 
 def _stored(view: Viewed) -> ViewInfo | str:
+    if not view.kept:
+        return "kept nowhere"
     try:
         with open_store(view.to) as store:
             return _find(store, view)

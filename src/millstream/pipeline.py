@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from millstream.address import parse_address
+from millstream.address import NOWHERE, parse_address
 from millstream.errors import PlanError
 from millstream.plan.chain import ViewPlan, build_chain
 from millstream.plan.fingerprint import fingerprint
@@ -203,6 +203,7 @@ class Pipeline:
     ) -> View:
         """Define a view: a relation kept up to date under a name, in ``to`` (the pipeline's store unless said).
 
+        With ``to="nowhere"`` its rows are not stored: only its changes go to its sinks.
         With ``emit="final"`` a window's rows appear once, when it has closed. ``key`` overrides the columns that identify a row.
         A view that keeps something of every event for ever is refused, unless ``unbounded=True`` says that it may. ``refused`` says
         what happens to a row that the store cannot hold, such as text with a NUL in PostgreSQL: it stops the pipeline, or it becomes
@@ -247,15 +248,21 @@ class Pipeline:
                     f"{what}: its rows are told apart by where in the log they come from; found key={key!r}",
                     hint="group_by(…).agg(…) makes one row for each key",
                 )
-            if to is not None:
+            kept = to != NOWHERE
+            if to is not None and kept:
                 parse_address(to)
+            if refused != "stop" and not kept:
+                raise PlanError(
+                    f"{what}: it is kept nowhere, so no store refuses its rows; found refused={refused!r}",
+                    hint="a sink has a refused= of its own",
+                )
             names = [Column(each, "") for each in relation.columns]
             found = existing(key, names, f"{what}: key") if key is not None else natural_key(relation.node)
-            stored = to if to is not None else self.to
+            stored = to if to is not None and kept else self.to
             if not unbounded:
                 plan = ViewPlan(name, relation.node, stored, emit, found)
                 refuse_endless(name, build_chain([plan], buckets=self.buckets, to=self.to))
-            view = View(name, relation.node, stored, emit, found, place, self.name, unbounded, refused)
+            view = View(name, relation.node, stored, emit, found, place, self.name, unbounded, refused, kept)
         self.views[name] = view
         return view
 
@@ -308,7 +315,7 @@ class Pipeline:
             "tables": {name: describe_source(source_of(table.node)) for name, table in self.tables.items()},
             "views": {
                 view.name: {
-                    "to": view.to,
+                    "to": view.where,
                     "emit": view.emit,
                     "key": list(view.key),
                     "refused": view.refused,
@@ -333,14 +340,13 @@ class Pipeline:
         views = sorted(self.views.values(), key=lambda view: view.name)
         content = {
             "buckets": self.buckets,
-            "views": [[view.name, view.emit, view.key, view.node] for view in views],
+            "views": [_meaning(view) for view in views],
         }
         return fingerprint(content)
 
     def view_fingerprint(self, name: str) -> str:
         """The same of one view by itself."""
-        view = self.views[name]
-        return fingerprint([self.buckets, view.name, view.emit, view.key, view.node])
+        return fingerprint([self.buckets, *_meaning(self.views[name])])
 
     def __repr__(self) -> str:
         return f"<Pipeline {self.name}: {', '.join(self.views) or 'no views'}>"
@@ -403,3 +409,8 @@ class Pipeline:
             return parse_columns(schema)
         except PlanError as error:
             raise PlanError(f"{kind} {name}: {error.message}", hint=error.hint) from error
+
+
+def _meaning(view: View) -> list[Any]:
+    """What of a view decides what is stored of it; that it is kept goes without saying."""
+    return [view.name, view.emit, view.key, view.node, *([] if view.kept else [NOWHERE])]

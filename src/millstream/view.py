@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from millstream.address import NOWHERE
+from millstream.errors import UnknownView
 from millstream.plan.nodes import Emit, Node, Place, output_columns
 from millstream.plan.outgoing import Policy
 
@@ -12,6 +14,8 @@ if TYPE_CHECKING:
     import pandas
     import polars
     import pyarrow
+
+    from millstream.sink import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,13 @@ class View:
     """Whether it may keep something of every event for ever."""
     refused: Policy = "stop"
     """What happens to a row that the store cannot hold."""
+    kept: bool = True
+    """Whether its rows are stored in ``to``; if not, only its changes go to its sinks."""
+
+    @property
+    def where(self) -> str:
+        """Where its rows are: an address, or nowhere."""
+        return self.to if self.kept else NOWHERE
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -44,18 +55,29 @@ class View:
 
         return view_html(self)
 
-    def get(self, *key: Any) -> dict[str, Any] | None:
-        """Give the row of one key, its values in the order of ``key`` (directly over a stream: topic, partition, offset)."""
+    def refuse_unkept(self) -> None:
+        """Say that there are no rows to read, if it is kept nowhere."""
+        if not self.kept:
+            raise UnknownView(
+                f"view {self.name} of pipeline {self.pipeline} is kept nowhere: its changes go to its sinks, its rows are not stored",
+                hint="`millstream run FILE --batch --out DIR` computes it once; without to='nowhere' it is kept from the next"
+                " --rebuild on",
+            )
+
+    def _store(self) -> Store:
         from millstream.sink import open_store
 
-        with open_store(self.to) as store:
+        self.refuse_unkept()
+        return open_store(self.to)
+
+    def get(self, *key: Any) -> dict[str, Any] | None:
+        """Give the row of one key, its values in the order of ``key`` (directly over a stream: topic, partition, offset)."""
+        with self._store() as store:
             return store.get(self.name, key)
 
     def arrow(self) -> pyarrow.Table:
         """Give all rows as an Arrow table."""
-        from millstream.sink import open_store
-
-        with open_store(self.to) as store:
+        with self._store() as store:
             return store.table(self.name)
 
     def frame(self) -> polars.DataFrame:

@@ -131,7 +131,7 @@ def test_the_command_says_how_fast_and_whether_right(
     done = CliRunner().invoke(cli, [*arguments, "--out", str(tmp_path / "out"), "--json"])
     assert done.exit_code == 0, done.output
     (found,) = json.loads(done.stdout)["results"]
-    assert (found["name"], found["system"], found["correct"]) == ("q2", "millstream", True)
+    assert (found["name"], found["system"], found["correct"], found["kept"]) == ("q2", "millstream", True, False)
     assert found["value"] == pytest.approx(3_000 / found["seconds"], rel=0.01)
     assert "q2 millstream: " in capfd.readouterr().err
     (tmp_path / "data").mkdir()
@@ -146,7 +146,7 @@ def test_a_wrong_answer_is_told(
     monkeypatch.setitem(QUESTIONS, "q2", Question("SELECT auction, price + 1 FROM bid WHERE auction % 123 = 0"))
     text = b"\n".join(chain.from_iterable(events(3_000, 3)))
     (tmp_path / "events.jsonl").write_bytes(text.replace(b'"2026-01-01 ', b'"2096-01-01T'))
-    done = CliRunner().invoke(cli, ["bench", "nexmark", "--queries", "q2", "--data", str(tmp_path)])
+    done = CliRunner().invoke(cli, ["bench", "nexmark", "--queries", "q2", "--data", str(tmp_path), "--store"])
     assert done.exit_code == 1, done.output
     assert "WRONG" in capfd.readouterr().err
     assert "rows are missing" in done.stdout

@@ -337,6 +337,17 @@ def test_a_pipeline_without_views_is_refused() -> None:
         explain(Pipeline("empty"))
 
 
+def test_a_view_that_is_kept_nowhere_says_so() -> None:
+    pipeline = Pipeline("passing", to="sqlite:views.db")
+    pipeline.view("v", pipeline.stream("s", "k long"), to="nowhere")
+    found = explain(pipeline)
+    assert "stored   nowhere: only its changes go to its sinks, a row known by topic, partition and offset" in str(
+        found
+    )
+    assert "kept nowhere" in svg(found)
+    assert "views.db" not in str(found) + svg(found)
+
+
 def test_late_rows_have_a_view_of_their_own() -> None:
     pipeline = Pipeline("late")
     pipeline.view("v", pipeline.stream("s", "k long, at timestamp", time="at", late="route"))

@@ -28,7 +28,7 @@ CREATE STREAM lines (line STRING) WITH (format = 'text');
 CREATE STREAM appends (a INT, WATERMARK FOR _append_time AS _append_time);
 CREATE TEMPORARY VIEW bids AS SELECT page, dateTime FROM events WHERE kind = 2 AND page <> ';';
 CREATE VIEW pages WITH (to = 'sqlite:other.db', unbounded = true) AS SELECT page, dateTime FROM bids EMIT CHANGES;
-CREATE VIEW names WITH (key = 'name') AS SELECT name, id FROM users;
+CREATE VIEW names WITH (key = 'name', to = 'nowhere') AS SELECT name, id FROM users;
 CREATE SINK out INTO 'files:out' FROM Pages WITH (mode = 'at least once', refused = 'dead letter');
 """
 
@@ -61,7 +61,7 @@ def in_python() -> Pipeline:
     shop.stream("appends", "a INT", time="_append_time")
     bids = events.where("kind = 2 AND page <> ';'").select("page", "dateTime")
     pages = shop.view("pages", bids, to="sqlite:other.db", unbounded=True)
-    shop.view("names", users.select("name", "id"), key="name")
+    shop.view("names", users.select("name", "id"), key="name", to="nowhere")
     shop.sink("out", pages, "files:out", mode="at least once", refused="dead letter")
     return shop
 
@@ -77,6 +77,7 @@ def test_a_pipeline_in_sql_is_the_one_in_python(tmp_path: Path) -> None:
     assert said == wanted
     assert (made.spark, made.kafka) == (meant.spark, meant.kafka)
     assert made.views["pages"].unbounded
+    assert (made.views["pages"].kept, made.views["names"].kept) == (True, False)
     assert list(made.names) == ["bids"]
 
 

@@ -349,3 +349,11 @@ def test_neither_the_plugin_nor_a_trial_loads_spark() -> None:
         "assert 'pyspark' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60, cwd=ROOT)
+
+
+def test_a_trial_keeps_a_view_that_is_kept_nowhere(trial: Begin) -> None:
+    pipeline = Pipeline("passing")
+    pipeline.view("v", pipeline.stream("s", "x long").where("x > 1"), to="nowhere")
+    ours = trial(pipeline)
+    ours.feed("s", [{"x": 1}, {"x": 2}])
+    assert ours.rows("v") == [{"x": 2}]

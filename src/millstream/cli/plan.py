@@ -35,6 +35,8 @@ def command(file: str, log_url: str | None, as_json: bool) -> None:
         {"view": "VIEW", "fate": ""},
         as_json=False,
     )
+    for name in change.nowhere:
+        stderr().print(f"view {name} is kept nowhere: only its changes go to its sinks", highlight=False)
     for title, kernels in (("state that stays valid", change.kept), ("state to be computed", change.made)):
         for kernel in kernels:
             stderr().print(f"{title}: {kernel}", soft_wrap=True, highlight=False)

@@ -26,7 +26,8 @@ from millstream.cli.output import (
 def command(file: str, master: str | None, conf: tuple[str, ...], log_url: str | None, as_json: bool) -> int:
     """Compute every view of FILE anew from the log, in one batch, and compare it with what is stored.
 
-    Reads up to the offsets that the views are at; changes nothing. Exit code 1 if a view differs.
+    Reads up to the offsets that the views are at; changes nothing. Exit code 1 if a view differs. Views that are kept nowhere are
+    skipped.
 
     \b
     Examples:
@@ -48,6 +49,8 @@ def command(file: str, master: str | None, conf: tuple[str, ...], log_url: str |
     for view in verified.views:
         for what, example in view.examples:
             stderr().print(f"{view.view}: {what}: {example}", soft_wrap=True)
+    for name in verified.skipped:
+        stderr().print(f"{name}: skipped, it is kept nowhere", highlight=False)
     said = "equal" if verified.equal else "NOT equal"
     stderr().print(f"{pipeline.name}, batch {verified.batch}, {verified.records:,} records: {said}")
     return 0 if verified.equal else 1

@@ -11,6 +11,8 @@ import click
 from millstream.cli.output import json_option, opened_pipeline, parse_time, quiet_spark, show, stderr
 from millstream.errors import UnknownView, ViewStoreUnavailable
 from millstream.sink import open_store
+from millstream.sink.contract import ViewInfo
+from millstream.view import View
 
 FILES = (".py", ".sql")
 """How files that define pipelines end; anything else with a colon is an address."""
@@ -52,6 +54,11 @@ def list_views(where: str | None, as_json: bool) -> None:
                 facts = view._asdict()
                 facts["columns"] = ", ".join(f"{name} {kind}" for name, kind in view.columns)
                 rows.append({**facts, "key": ", ".join(view.key), "store": address})
+    for name, each in _defined(where).items():
+        if not each.kept:
+            told = dict.fromkeys(ViewInfo._fields) | {"name": name, "pipeline": each.pipeline}
+            said = {"columns": ", ".join(each.columns), "key": ", ".join(each.key), "store": each.where}
+            rows.append(told | said)
     columns = {
         "name": "VIEW",
         "pipeline": "PIPELINE",
@@ -124,11 +131,18 @@ def _as_of(view: str, at: str, where: str | None) -> Any:
         return as_of(pipeline, view, int(at) if at.isdigit() else parse_time(at))
 
 
+def _defined(where: str | None) -> dict[str, View]:
+    """The views of the pipeline's file, if one is named."""
+    if where is None or (":" in where and not where.split(":")[0].endswith(FILES)):
+        return {}
+    return opened_pipeline(where, None).views
+
+
 def _stores(where: str | None) -> Iterator[str]:
     if where is not None and ":" in where and not where.split(":")[0].endswith(FILES):
         yield where
     elif where is not None:
-        yield from dict.fromkeys(view.to for view in opened_pipeline(where, None).views.values())
+        yield from dict.fromkeys(view.to for view in _defined(where).values())
     else:
         found = sorted(Path().glob("*views.db"))
         if not found:
@@ -140,6 +154,8 @@ def _stores(where: str | None) -> Iterator[str]:
 
 def _holding(view: str, where: str | None) -> str:
     """The store that has a view."""
+    if defined := _defined(where).get(view):
+        defined.refuse_unkept()
     known: list[str] = []
     for address in _stores(where):
         with open_store(address) as store:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
-from functools import cache
 from typing import NamedTuple
 
 import msgspec
@@ -16,11 +15,11 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from millstream.errors import ExpressionFailed, PlanError
+from millstream.errors import ExpressionFailed, NeedsSpark, PlanError
+from millstream.kernel.finish import compiled, finish_alone
 from millstream.kernel.hash import hash_columns
-from millstream.kernel.scalar import Scalar, compile_scalar
 from millstream.kernel.spread import labels
-from millstream.plan.chain import SINK, Port
+from millstream.plan.chain import SINK, Output, Port
 from millstream.plan.parts import Computed
 
 WEIGHT = "_weight"
@@ -109,10 +108,12 @@ def one_frame(chunks: Sequence[bytes]) -> pl.DataFrame:
 def send(rows: pl.DataFrame, port: Port, bucket: int = 0) -> Iterator[Chunk]:
     """Pack rows for whoever takes them: those to keep, the columns they want, cut by bucket.
 
-    What goes to the sink stays in the sender's ``bucket``.
+    What goes to the sink stays in the sender's ``bucket``. What nobody gets is computed, and sent only where that takes Spark.
     """
     kind, named = SIDES[port.side], labels(port.target, port.buckets, port.tasks)
     all_rows = shaped(rows, port)
+    if port.unread is not None and _is_finished(all_rows, port.unread):
+        return
     for rows in _pieces(all_rows):
         if port.stage == SINK:
             yield Chunk(port.stage, port.target, bucket, kind, to_bytes(rows))
@@ -130,6 +131,15 @@ def send(rows: pl.DataFrame, port: Port, bucket: int = 0) -> Iterator[Chunk]:
                 data = to_bytes(whole.slice(low, int(high) - low))
                 yield Chunk(port.stage, port.target, named[number], kind, data)
             low = int(high)
+
+
+def _is_finished(rows: pl.DataFrame, view: Output) -> bool:
+    """Compute the columns of a view, all of them; False if only Spark can."""
+    try:
+        finish_alone(view, rows, utc=False)
+    except NeedsSpark:
+        return False
+    return True
 
 
 def _pieces(rows: pl.DataFrame) -> Iterator[pl.DataFrame]:
@@ -158,7 +168,7 @@ def shaped(rows: pl.DataFrame, port: Port) -> pl.DataFrame:
 
 def computed(rows: pl.DataFrame, column: Computed) -> pl.DataFrame:
     """The rows with one more column; a row for which Spark might fail, or give another value, is an error."""
-    scalar = _compiled(column.expression, tuple(rows.schema.items()))
+    scalar = compiled(column.expression, tuple(rows.schema.items()))
     if scalar is None:
         raise PlanError(
             f"`{column.written}` lies between two kernels, where not every Spark expression can be computed, and this one cannot",
@@ -173,11 +183,6 @@ def computed(rows: pl.DataFrame, column: Computed) -> pl.DataFrame:
                 hint="use a form that gives null instead, or keep such rows out with where()",
             )
     return made
-
-
-@cache
-def _compiled(sql: str, types: tuple[tuple[str, pl.DataType], ...]) -> Scalar | None:
-    return compile_scalar(sql, dict(types))
 
 
 def mark(origin: str, time: int, port: Port) -> Iterator[Chunk]:

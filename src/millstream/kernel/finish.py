@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import polars as pl
-import pyarrow as pa
 
 from millstream.errors import NeedsSpark
-from millstream.kernel.chunk import WEIGHT
 from millstream.kernel.scalar import Scalar, compile_scalar
 from millstream.plan.chain import Output
 
 
-def finish_alone(output: Output, rows: pa.Table) -> pa.Table:
-    """Turn a view's raw changes into its columns; NeedsSpark where that takes Spark."""
-    frame = pl.DataFrame(rows)
+def finish_alone(output: Output, frame: pl.DataFrame, *, utc: bool) -> pl.DataFrame:
+    """Turn a view's raw changes into its columns, with what comes besides; NeedsSpark where that takes Spark.
+
+    ``utc`` says that times without a zone are in UTC.
+    """
+    besides = [name for name in frame.columns if name not in output.columns]
     for condition in output.where:
-        frame = frame.filter(_value(output, condition, frame))
-    made = [_value(output, each.expression, frame).alias(each.name) for each in output.select]
-    return frame.select(*made, WEIGHT).to_arrow()
+        frame = frame.filter(_value(output, condition, frame, utc))
+    made = [_value(output, each.expression, frame, utc).alias(each.name) for each in output.select]
+    return frame.select(*made, *besides)
 
 
-def _value(output: Output, sql: str, frame: pl.DataFrame) -> pl.Expr:
+@cache
+def compiled(sql: str, types: tuple[tuple[str, pl.DataType], ...], utc: bool = False) -> Scalar | None:
+    """An expression over columns of these types; None if it takes Spark."""
+    return compile_scalar(sql, dict(types), utc=utc)
+
+
+def _value(output: Output, sql: str, frame: pl.DataFrame, utc: bool) -> pl.Expr:
     if sql in frame.columns:
         return pl.col(sql)
-    scalar = compile_scalar(sql, frame.schema, utc=True)  # without a session there is no other zone
+    scalar = compiled(sql, tuple(frame.schema.items()), utc)
     if scalar is None or _unsure(scalar, frame):
         what = (
             "is not an expression that is computed without Spark"

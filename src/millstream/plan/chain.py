@@ -368,14 +368,13 @@ class _Builder:
                 raw = tuple(name for name in raw if name in used) or raw[:1]
             self._connect(replace(rows, where=()), port, {name: expression.quote(name) for name in raw})
             select = tuple(Named(name, rows.columns[name]) for name in names)
-            self.outputs.append(
-                Output(number, view.name, view.to, raw, select, rows.where, view.key, refused=view.refused)
-            )
+            made = Output(number, view.name, view.to, raw, select, rows.where, view.key)
         else:
             self._connect(rows, port, dict(zip(names, texts, strict=True)))
             select = tuple(Named(name, name) for name in names)
             append = maker.source is not None
-            self.outputs.append(Output(number, view.name, view.to, names, select, (), view.key, append, view.refused))
+            made = Output(number, view.name, view.to, names, select, (), view.key, append)
+        self.outputs.append(replace(made, refused=view.refused, kept=view.kept))
 
     def _late_view(self, maker: _Maker, source: Source, to: str) -> None:
         """The side table of a stream with ``late="route"``: every column of what came too late."""

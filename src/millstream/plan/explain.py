@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
+from millstream.address import NOWHERE
 from millstream.plan import describe, expression, kept
 from millstream.plan.chain import build_chain
 from millstream.plan.explanation import Arrow, Explanation, Runs, Step, ViewStep
@@ -42,7 +43,9 @@ class Defined(Protocol):
 def explain(pipeline: Defined) -> Explanation:
     """Explain a pipeline from its definition alone; ``str`` of it is for people."""
     pipeline.validate()
-    views = [ViewPlan(view.name, view.node, view.to, view.emit, view.key) for view in pipeline.views.values()]
+    views = [
+        ViewPlan(view.name, view.node, view.to, view.emit, view.key, kept=view.kept) for view in pipeline.views.values()
+    ]
     chain = build_chain(views, buckets=pipeline.buckets, to=pipeline.to)
     return explain_chain(pipeline.name, replace(chain, early=pipeline.log.startswith("sqlite:")))
 
@@ -218,7 +221,7 @@ def _view(output: Output, steps: list[Step]) -> ViewStep:
     return ViewStep(
         output.number,
         output.name,
-        output.to,
+        output.to if output.kept else NOWHERE,
         key,
         tuple(
             f"{each.expression} AS {each.name}"

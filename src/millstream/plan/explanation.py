@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
+from millstream.address import NOWHERE
 from millstream.errors import UnknownView
 from millstream.plan.growth import Growth
 
@@ -191,7 +192,10 @@ def _of_view(view: ViewStep, arrows: list[Arrow]) -> Iterator[str]:
         yield f"takes    rows where {view.where} (Spark SQL, before the sink)"
     if view.computes:
         yield f"takes    {', '.join(view.computes)} (Spark SQL, before the sink)"
-    yield f"stored   in {view.to}, a row known by {view.key}"
+    if view.to == NOWHERE:
+        yield f"stored   nowhere: only its changes go to its sinks, a row known by {view.key}"
+    else:
+        yield f"stored   in {view.to}, a row known by {view.key}"
     if view.unbounded:
         yield "note     unbounded: something of every event is kept for ever"
     if view.not_replayable:

@@ -6,7 +6,8 @@ number alone names the place a chunk is going to.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from millstream.plan.nodes import Emit, Named, Node, Source
@@ -60,6 +61,8 @@ class Port:
     """Takes the rows that admission rejects as late, and no others."""
     side: int = 0
     computed: tuple[Computed, ...] = ()
+    unread: Output | None = None
+    """The view whose rows these are, if nobody gets them: they are computed, and stay where they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +122,8 @@ class Output:
     key: tuple[str, ...]
     append: bool = False
     refused: Policy = "stop"
+    kept: bool = True
+    """Whether its rows are stored; the ledger of its pipeline is in ``to`` all the same."""
 
     @property
     def plain(self) -> bool:
@@ -152,6 +157,19 @@ class Chain:
         """The feed of that number."""
         return next(feed for feed in self.feeds if feed.number == number)
 
+    def unread(self, views: Collection[str]) -> Chain:
+        """The same chain if nobody gets the rows of these views: each is computed in full, and no further than that."""
+        outputs = {output.number: output for output in self.outputs if output.name in views}
+
+        def marked(ports: tuple[Port, ...]) -> tuple[Port, ...]:
+            return tuple(replace(port, unread=outputs.get(port.target)) for port in ports)
+
+        return replace(
+            self,
+            feeds=tuple(replace(feed, ports=marked(feed.ports)) for feed in self.feeds),
+            operators=tuple(replace(each, ports=marked(each.ports)) for each in self.operators),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class ViewPlan:
@@ -163,3 +181,4 @@ class ViewPlan:
     emit: Emit
     key: tuple[str, ...]
     refused: Policy = "stop"
+    kept: bool = True

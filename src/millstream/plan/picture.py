@@ -13,6 +13,7 @@ from html import escape
 from itertools import pairwise
 from textwrap import wrap
 
+from millstream.address import NOWHERE
 from millstream.plan.explanation import Arrow, Explanation, Step, ViewStep, summary
 
 _LETTERS = 40
@@ -118,7 +119,10 @@ def _of_view(view: ViewStep, column: int) -> _Place:
     lines = _wrapped("title", view.name)
     lines += _wrapped("", f"where {view.where}") if view.where else []
     lines += _wrapped("", ", ".join(view.computes))
-    lines += [*_wrapped("soft", f"a row known by {view.key}"), *_wrapped("soft", f"in {view.to}")]
+    lines += [
+        *_wrapped("soft", f"a row known by {view.key}"),
+        *_wrapped("soft", "kept nowhere" if view.to == NOWHERE else f"in {view.to}"),
+    ]
     lines += [("warn", "unbounded state")] if view.unbounded else []
     lines += [("warn", "not replayable")] if view.not_replayable else []
     return _Place(column, "view" + (" unbounded" if view.unbounded else ""), view.number, tuple(lines))

@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Mapping
 from contextlib import ExitStack
+from copy import copy
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -83,7 +84,8 @@ def run_batch(
 ) -> Batched:
     """Compute every view over a range of the log, all of it unless said, and replace what the target holds.
 
-    The target is where the pipeline keeps its views; ``to`` names another store, and ``out`` a folder for Parquet files.
+    The target is where the pipeline keeps its views; ``to`` names another store, and ``out`` a folder for Parquet files. Views that
+    are kept nowhere are left out, unless there is one of these.
     ``start`` and ``until`` are times or offsets; at a time, streams are cut, but tables are read from their beginning, because
     their rows then are what came before. ``close`` ends all time after the last record: every window closes.
 
@@ -94,15 +96,16 @@ def run_batch(
     if out is not None:
         check_folder(Path(out))
     began = time.monotonic()
-    chain = chain_of(pipeline)
+    wanted = _kept(pipeline) if to is None and out is None else pipeline
+    chain = chain_of(wanted)
     if to is not None:
-        chain = replace(chain, outputs=tuple(replace(output, to=to) for output in chain.outputs))
+        chain = replace(chain, outputs=tuple(replace(output, to=to, kept=True) for output in chain.outputs))
     with ExitStack() as stack:
         log = stack.enter_context(open_log(pipeline.log, create=False, kafka=pipeline.kafka))
         first, last = range_of(log, chain, start, until)
         sinks = {} if out is not None else _claim(stack, pipeline, chain, own=to is None)
         session = session_for(pipeline, chain, spark)
-        computed = compute(session, pipeline, first, last, close=close, shortened=True)
+        computed = compute(session, wanted, first, last, close=close, shortened=True)
         made, refused = computed.changes, list[tuple[str, Refusal]]()
         if out is None:  # files have a place for every row
             made, refused = accepted(chain, computed.targets, made, anew=True)
@@ -125,6 +128,17 @@ def run_batch(
             sink.commit(Batch(identity, 0, fence, last, changes, rejects, counts, state))
     summed = {name: sum(getattr(count, name) for count in computed.arrived.counts) for name in COUNTED}
     return Batched(pipeline.name, first, last, summed, time.monotonic() - began, views)
+
+
+def _kept(pipeline: Pipeline) -> Pipeline:
+    """A pipeline without the views that are kept nowhere."""
+    wanted = copy(pipeline)
+    wanted.views = {name: view for name, view in pipeline.views.items() if view.kept}
+    if pipeline.views and not wanted.views:
+        raise ConfigError(
+            f"pipeline {pipeline.name}: all its views are kept nowhere", hint="name a store (--to) or a folder (--out)"
+        )
+    return wanted
 
 
 def compute(

@@ -35,7 +35,7 @@ class Gap:
 class Change:
     """What a definition would change. ``kept`` and ``made`` are kernels whose state is as it would be, and those whose is not.
 
-    ``records`` is how many a rebuild reads, of all topics.
+    ``records`` is how many a rebuild reads, of all topics. ``nowhere`` are the views of which no row is kept.
     """
 
     pipeline: str
@@ -45,6 +45,7 @@ class Change:
     made: tuple[str, ...]
     records: int
     gaps: tuple[Gap, ...]
+    nowhere: tuple[str, ...] = ()
 
     @property
     def rebuild(self) -> bool:
@@ -87,6 +88,7 @@ def change_of(pipeline: Pipeline) -> Change:
         tuple(sorted(text for key, text in mine.items() if key not in state)),
         records,
         tuple(gaps),
+        tuple(view.name for view in pipeline.views.values() if not view.kept),
     )
 
 

@@ -133,7 +133,7 @@ class Delivery:
         ]
         rejects = pa.concat_tables([rejects_table(arrived), letters(batch, refused)])
         for address, (sink, fence) in self.sinks.items():
-            views = {output.name for output in self.chain.outputs if output.to == address}
+            views = {output.name for output in self.chain.outputs if output.to == address and output.kept}
             changes = {name: table for name, table in tables.items() if name in views}
             state = self.position.to_state()
             whole = Batch(self.checkpoint, batch, fence, self.position.offsets, changes, rejects, counts, state)
@@ -174,7 +174,7 @@ def accepted(
     """
     taken, refused = dict(tables), []
     for output in chain.outputs:
-        judge = judge_at(output.to) if output.refused == "dead letter" else None
+        judge = judge_at(output.to) if output.kept and output.refused == "dead letter" else None
         if judge is not None and output.name in taken:
             taken[output.name], found = sort_out(targets[output.name], taken[output.name], judge, anew=anew)
             refused += [(refused_by(output.name), each) for each in found]
@@ -186,7 +186,9 @@ def _finished(spark: SparkSession | None, output: Output, rows: pa.Table) -> pa.
     if output.plain:
         names = [*(each.expression for each in output.select), *extra, WEIGHT]
         return rows.select(names).rename_columns([*(each.name for each in output.select), *extra, WEIGHT])
-    return finish_alone(output, rows) if spark is None else _finished_by_spark(spark, output, rows)
+    if spark is None:  # and without a session there is no other zone
+        return finish_alone(output, pl.DataFrame(rows), utc=True).to_arrow()
+    return _finished_by_spark(spark, output, rows)
 
 
 def _finished_by_spark(spark: SparkSession, output: Output, rows: pa.Table) -> pa.Table:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from millstream.errors import TakenOver, UnknownView
+from millstream.errors import CheckpointMismatch, PipelineError, TakenOver, UnknownView
 from millstream.failpoint import failpoint
 from millstream.outlet import Outlet, open_outlet
 from millstream.pipeline import Pipeline
@@ -59,17 +59,63 @@ def open_outlets(stack: ExitStack, pipeline: Pipeline, patience: Patience = IMPA
 
 
 def clear_outlets(
-    outlets: Mapping[str, Outlet], pipeline: Pipeline, epoch: int, folder: Path, patience: Patience
+    outlets: Mapping[str, Outlet], pipeline: Pipeline, epoch: int, folder: Path, patience: Patience, *, ran: bool
 ) -> None:
-    """Let sinks know that what their views hold is no more."""
-    for name, outlet in outlets.items():
-        wanted = pipeline.sinks[name]
-        view = pipeline.views[wanted.view]
-        with suppress(UnknownView), open_store(view.to) as store:
-            stored = store.table(view.name)
-            known = {each.name: each for each in store.views()}[view.name]
-            target = Target(view.name, stored.schema, known.key, known.append)
-            Sender(wanted, target, outlet, epoch, folder, patience).clear(stored)
+    """Let sinks know that what their views hold is no more; refuse if what one of them has is not known.
+
+    ``ran`` says that the pipeline has run into its stores: a view that is not there was kept nowhere. One that has not begins, rebuilt
+    or not.
+    """
+    stored = {name: _stored(pipeline.views[pipeline.sinks[name].view]) for name in outlets}
+    for name, found in stored.items():
+        view = pipeline.views[pipeline.sinks[name].view]
+        if found is None and view.key and ran:
+            _refuse_unknown(pipeline.sinks[name], outlets[name], folder)
+    for name, found in stored.items():
+        if found is not None:
+            target, rows = found
+            Sender(pipeline.sinks[name], target, outlets[name], epoch, folder, patience).clear(rows)
+
+
+def _stored(view: View) -> tuple[Target, pa.Table] | None:
+    """What its store has of a view, even one that is to be kept nowhere from now on; None if nothing."""
+    with suppress(UnknownView), open_store(view.to) as store:
+        rows = store.table(view.name)
+        known = {each.name: each for each in store.views()}[view.name]
+        return Target(view.name, rows.schema, known.key, known.append), rows
+    return None
+
+
+def _refuse_unknown(wanted: Outgoing, outlet: Outlet, folder: Path) -> None:
+    """Refuse to compute a view with a key anew for a sink that has rows of it, when nobody knows which."""
+    # A sink that keeps no numbers was sent something, for all we know, if it was met.
+    if outlet.last() is None and (wanted.mode == "exactly once" or not sent_before(folder, wanted.name)):
+        return
+    raise PipelineError(
+        f"sink {wanted.name} to {wanted.where}: which rows of view {wanted.view} it has is not known, because they were kept"
+        " nowhere; those that it will not have again would stay",
+        hint="let the sink begin anew, under another name and in an empty place; then run with --rebuild",
+    )
+
+
+def first_rows(wanted: Outgoing, view: View) -> pa.Table:
+    """What a sink that is new to a pipeline that has run gets first: what its view holds, if that is kept."""
+    if not view.kept:
+        raise CheckpointMismatch(
+            f"sink {wanted.name}: it is new, and what it has missed of view {view.name} is kept nowhere",
+            hint="run with --rebuild: the views are computed anew from the log, and the sink gets all of it",
+        )
+    return view.arrow()
+
+
+def refuse_beside(pipeline: Pipeline) -> None:
+    """Refuse another version of views that sinks know and nobody keeps: the difference could not be sent."""
+    for wanted in pipeline.sinks.values():
+        if not pipeline.views[wanted.view].kept:
+            raise PipelineError(
+                f"sink {wanted.name}: view {wanted.view} is kept nowhere, so it has no versions whose difference could be sent",
+                hint="`millstream run FILE --rebuild` computes it anew and sends it",
+            )
 
 
 def before_of(wanted: Outgoing, view: View, pipeline: Pipeline, sink: Sink) -> pa.Table | None:

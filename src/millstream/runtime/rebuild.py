@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from millstream.errors import PipelineError
 from millstream.pipeline import Pipeline
 from millstream.runtime.checkpoint import folder_for, folder_of, read_checkpoint, renumber, versions
-from millstream.runtime.places import claimed, exchange, open_outlets
+from millstream.runtime.places import claimed, exchange, open_outlets, refuse_beside
 from millstream.runtime.run import Progress, chain_of, run
 from millstream.runtime.sending import epoch_after
 from millstream.sink import Sink
@@ -36,8 +36,9 @@ def rebuild(
     """Compute all views anew beside the stored ones, then let them take their place; give the last progress.
 
     One that was interrupted goes on where it was. Raises AlreadyRunning if the old version still runs when the new one has caught
-    up, unless ``takeover``: that one then ends.
+    up, unless ``takeover``: that one then ends; PipelineError if a view with a sink is kept nowhere.
     """
+    refuse_beside(pipeline)
     stop = stop or threading.Event()
 
     def catch_up() -> Progress:
@@ -51,6 +52,7 @@ def rebuild(
 
 def roll_back(pipeline: Pipeline, *, takeover: bool = False) -> None:
     """Let the version before the last rebuild take its place again; the newer one is kept beside it."""
+    refuse_beside(pipeline)
     _exchange(pipeline, OLD, NEXT, takeover=takeover)
 
 

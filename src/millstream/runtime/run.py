@@ -48,7 +48,7 @@ from millstream.runtime.failure import explain
 from millstream.runtime.heartbeat import Heartbeats, finished_offsets
 from millstream.runtime.history import check_history
 from millstream.runtime.moved import settle
-from millstream.runtime.places import before_of, claimed, clear_outlets, finish_exchange, open_outlets
+from millstream.runtime.places import before_of, claimed, clear_outlets, finish_exchange, first_rows, open_outlets
 from millstream.runtime.sending import Patience, Sender, epoch_after
 from millstream.sink import Target
 from millstream.sink.beside import NEXT
@@ -148,7 +148,8 @@ def chain_of(pipeline: Pipeline, tasks: int = 1, *, early: bool = False) -> Chai
     """The chain of a pipeline; ``tasks`` of a stage share its buckets; ``early`` is :attr:`~millstream.plan.parts.Chain.early`."""
     pipeline.validate()
     views = [
-        ViewPlan(view.name, view.node, view.to, view.emit, view.key, view.refused) for view in pipeline.views.values()
+        ViewPlan(view.name, view.node, view.to, view.emit, view.key, view.refused, view.kept)
+        for view in pipeline.views.values()
     ]
     return replace(build_chain(views, buckets=pipeline.buckets, to=pipeline.to, tasks=tasks), early=early)
 
@@ -213,7 +214,7 @@ class _Run:
             if self.options.beside and not any(lasts.values()):
                 folder = fresh_folder(folder)
             if self.options.rebuild:
-                clear_outlets(outlets, self.pipeline, epoch, folder, self.patience)
+                clear_outlets(outlets, self.pipeline, epoch, folder, self.patience, ran=any(lasts.values()))
                 for sink, _ in sinks.values():
                     sink.forget(self.pipeline.name)
                 shutil.rmtree(folder, ignore_errors=True)
@@ -246,8 +247,8 @@ class _Run:
             types = feed_types(decoded, self.chain)
             targets = targets_of(spark, self.chain, types)
             for address, (sink, _) in sinks.items():
-                wanted = [targets[output.name] for output in self.chain.outputs if output.to == address]
-                sink.prepare(self.pipeline.name, self.pipeline.fingerprint(), wanted)
+                kept = [output.name for output in self.chain.outputs if output.to == address and output.kept]
+                sink.prepare(self.pipeline.name, self.pipeline.fingerprint(), [targets[name] for name in kept])
             senders = [
                 Sender(
                     self.pipeline.sinks[name],
@@ -263,7 +264,7 @@ class _Run:
                 view = self.pipeline.views[sender.wanted.view]
                 sender.begin(
                     last.batch if last else None,
-                    view.arrow,
+                    partial(first_rows, sender.wanted, view),
                     partial(before_of, sender.wanted, view, self.pipeline, sinks[view.to][0]),
                 )
             if self.options.close and self._comes_at_once(bounds):
@@ -305,7 +306,11 @@ class _Run:
         self.stop.set()
 
     def _decoded(self, spark: SparkSession, folder: Path, partitions: Mapping[str, int]) -> DataFrame:
-        self.counts = {feed.number: partitions[feed.source.topic] for feed in self.chain.feeds}
+        sent = {sink.view for sink in self.pipeline.sinks.values()} if not self.options.beside else set()
+        unread = [each.name for each in self.chain.outputs if not each.kept and each.name not in sent]
+        self.host = Host(
+            self.chain.unread(unread), {feed.number: partitions[feed.source.topic] for feed in self.chain.feeds}
+        )
         records = stream_records(
             spark,
             self.pipeline.log,
@@ -314,7 +319,7 @@ class _Run:
             group=self.group,
             limit=self.options.rate_limit,
             kafka=self.pipeline.kafka or {},
-            decoder=shortcut.decoder_for(spark, Host(self.chain, self.counts)),
+            decoder=shortcut.decoder_for(spark, self.host),
             watermarks=str(watermarks_of(folder)) if self.chain.early else "",
         )
         self.topics = sorted(partitions)
@@ -325,7 +330,7 @@ class _Run:
         write_watermarks(folder, self.position.watermarks)
         seconds = self.options.interval.total_seconds()
         return (
-            staged(decoded, Host(self.chain, self.counts, types))
+            staged(decoded, Host(self.host.chain, self.host.partitions, types))
             .writeStream.queryName(self.pipeline.name)
             .option("checkpointLocation", str(folder))
             .trigger(processingTime=f"{seconds} seconds")

@@ -34,6 +34,7 @@ def as_of(pipeline: Pipeline, view: str, at: int | datetime, *, spark: SparkSess
     """
     if view not in pipeline.views:
         raise UnknownView(f"no view {view} in pipeline {pipeline.name}; there are {', '.join(pipeline.views)}")
+    pipeline.views[view].refuse_unkept()
     entry = _entry(pipeline, entries_of(pipeline, pipeline.views[view].to), at)
     alone = copy(pipeline)
     alone.views, alone.sinks = {view: pipeline.views[view]}, {}

@@ -49,12 +49,13 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """The outcome: for each view its difference, and the records that were read."""
+    """The outcome: for each view its difference, and the records that were read; views that are kept nowhere are skipped."""
 
     pipeline: str
     batch: int
     records: int
     views: tuple[Difference, ...]
+    skipped: tuple[str, ...] = ()
 
     @property
     def equal(self) -> bool:
@@ -77,9 +78,10 @@ def verify(pipeline: Pipeline, *, spark: SparkSession | None = None) -> Verified
     computed = compute(spark, pipeline, position.start, position.offsets, close=closed)
     counts = computed.arrived.counts
     taken, _ = accepted(chain, computed.targets, computed.changes, anew=True)
-    differences = [compare(name, made, stored[name]) for name, made in taken.items()]
+    differences = [compare(name, made, stored[name]) for name, made in taken.items() if name in stored]
     differences.append(_compare_counts(admission, counts))
-    return Verified(pipeline.name, entry.batch, sum(count.records for count in counts), tuple(differences))
+    skipped = tuple(output.name for output in chain.outputs if not output.kept)
+    return Verified(pipeline.name, entry.batch, sum(count.records for count in counts), tuple(differences), skipped)
 
 
 def check_there(log: Log, pipeline: str, start: Mapping[str, Mapping[int, int]]) -> None:
@@ -125,7 +127,7 @@ def _snapshot(pipeline: Pipeline, chain: Chain) -> tuple[Entry, dict[str, pa.Tab
     for _ in range(_LOOKS):
         before = [_last(pipeline, address) for address in addresses]
         stored = {}
-        for output in chain.outputs:
+        for output in (each for each in chain.outputs if each.kept):
             with open_store(output.to) as store:
                 stored[output.name] = store.table(output.name)
         with open_store(chain.outputs[0].to) as store:

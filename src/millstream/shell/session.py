@@ -160,7 +160,7 @@ class Session:
             return _rows(("sink", "view", "to", "mode", "refused"), sinks)
         if kind == "VIEWS":
             views = [
-                (view.name, ", ".join(view.columns), ", ".join(view.key), view.emit, view.to)
+                (view.name, ", ".join(view.columns), ", ".join(view.key), view.emit, view.where)
                 for view in self.pipeline.views.values()
             ]
             named = [(name, ", ".join(each.columns), "", "temporary", "") for name, each in self.pipeline.names.items()]
@@ -192,7 +192,9 @@ class Session:
         types = Query(self.pipeline, relation).types()
         rows = [{"column": each, "type": _type(types.field(each).type) if types else None} for each in relation.columns]
         view = self.pipeline.views.get(name)
-        about = f"view, emit {view.emit}, kept in {view.to}" if view else "temporary view"
+        about = (
+            f"view, emit {view.emit}, kept {f'in {view.to}' if view.kept else view.where}" if view else "temporary view"
+        )
         return Rows(("column", "type"), rows, f"{about}\n{relation}")
 
     def _explain(self, statement: Statement, reader: Reader) -> Said:

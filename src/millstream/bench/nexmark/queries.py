@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
@@ -32,15 +33,26 @@ def script_of(queries: Sequence[str], folder: Path, topic: str = TOPIC) -> str:
 
 
 def pipeline_of(
-    queries: str | Sequence[str], log: str, folder: Path, *, name: str = "nexmark", topic: str = TOPIC
+    queries: str | Sequence[str],
+    log: str,
+    folder: Path,
+    *,
+    name: str = "nexmark",
+    topic: str = TOPIC,
+    kept: bool = True,
 ) -> Pipeline:
-    """The pipeline of a query, or of some, over a log; its script, checkpoint and views lie in a folder."""
+    """The pipeline of a query, or of some, over a log; its script, checkpoint and views lie in a folder.
+
+    Unless ``kept``, the views are kept nowhere.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.sql"
     options = f"log = '{log}', to = 'sqlite:{folder / 'views.db'}', checkpoint = '{folder / 'checkpoint'}'"
     script = script_of([queries] if isinstance(queries, str) else queries, folder, topic)
     path.write_text(f"CREATE PIPELINE {name} WITH ({options});\n\n{script}")
-    return load_pipeline(path)
+    pipeline = load_pipeline(path)
+    pipeline.views = {name: replace(view, kept=kept) for name, view in pipeline.views.items()}
+    return pipeline
 
 
 def side_rows() -> list[Event]:
