@@ -124,6 +124,7 @@ ODD = [
 @settings(deadline=None)
 @given(st.lists(st.sampled_from(GOOD) | st.sampled_from(ODD), max_size=8))
 @example([b'{"k": 1,', b'"v": 2}', b'{"k": 5}{"k": 6}'])
+@example([b'{"zz": ', b'{"k": 1}}', b'{"k": 5}{"k": 6}'])
 @example([b'{"zz": {}', b'{"k": 5}{"k": 6}', b'{"k": 1}'])
 def test_values_in_one_piece_are_decoded_as_each_by_itself(values: list[bytes]) -> None:
     given = records(*values)
