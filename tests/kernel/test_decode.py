@@ -8,12 +8,15 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from millstream import Clock, Pipeline
 from millstream.kernel.admit import HEARTBEAT_KEY
 from millstream.kernel.chunk import Kind, from_bytes
 from millstream.kernel.decode import Decoder, Records
 from millstream.kernel.host import Host
+from millstream.kernel.joined import Joined
 from millstream.plan.chain import ADMIT
 from millstream.runtime.run import chain_of
 
@@ -108,6 +111,36 @@ def test_an_overflow_is_left_to_spark_which_knows_what_to_say() -> None:
     frames, left = packed(made, records(b'{"k": 1}', b'{"k": 9223372036854775807}'))
     assert left == [1]
     assert frames[0]["more"].to_list() == [2]
+
+
+GOOD = [b'{"k": 1}', b'{"k":2,"v":3}', b"{}", b'{"k": 1,\n"v": 2}', b'{"zz": "' + b"z" * 1000 + b'"}']
+ODD = [
+    b'{"k": 1,', b'"v": 2}', b'{"k": 5}{"k": 6}', b'{"k": 7}\n{"k": 8}', b"", b"\n", b' {"k": 1}', b'{"k": 1}\n', b"}", b"{",
+    b'{"zz": "}', b'{"}', b'{"zz": {}', b'{"zz": [{}', b'{"k": 1}]}', b'{"k": 1}}', b'{"k": "x"}', b"null", b'{"k": 9}\0',
+    b'{"zz": ' + b"9" * 1000 + b"}",
+]  # fmt: skip
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from(GOOD) | st.sampled_from(ODD), max_size=8))
+@example([b'{"k": 1,', b'"v": 2}', b'{"k": 5}{"k": 6}'])
+@example([b'{"zz": ', b'{"k": 1}}', b'{"k": 5}{"k": 6}'])
+@example([b'{"zz": {}', b'{"k": 5}{"k": 6}', b'{"k": 1}'])
+def test_values_in_one_piece_are_decoded_as_each_by_itself(values: list[bytes]) -> None:
+    given = records(*values)
+    joined = Joined(b"\n".join(values), np.array([len(value) for value in values], np.int64))
+    made = decoder()
+    alone, together = packed(made, given), packed(made, given._replace(values=joined))
+    assert together[1] == alone[1]
+    assert [rows.rows() for rows in together[0]] == [rows.rows() for rows in alone[0]]
+
+
+def test_a_sequence_in_one_piece_is_a_sequence() -> None:
+    values = [b"a", b"", b"\n", b"bcd"]
+    joined = Joined(b"\n".join(values), np.array([len(value) for value in values]))
+    assert (list(joined), joined[-1], joined[1:3]) == (values, b"bcd", [b"", b"\n"])
+    with pytest.raises(IndexError):
+        joined[4]
 
 
 def test_a_decoder_survives_the_way_to_a_worker() -> None:

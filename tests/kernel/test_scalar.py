@@ -104,7 +104,7 @@ def test_a_result_has_the_type_that_spark_gives_it(sql: str, dtype: pl.DataType)
     "sql",
     [
         # no such column, or not clear which
-        "nobody", "who.id", "tags[i]", "tags[-1]", "tags[true]", "tags['a']", "who[0]", "element_at(tags, 0)", "s[0]", "`i", "i.i",
+        "nobody", "who.id", "tags[i]", "tags[-1]", "get(tags, -1)", "get(tags, i)", "get(s, 0)", "get(tags)", "tags[true]", "tags['a']", "who[0]", "element_at(tags, 0)", "s[0]", "`i", "i.i",
         # types
         "price + 1", "price * price", "price / 2", "price * x", "price > x", "-price", "abs(price)", "price IN (1, 2)",
         "i < 9223372036854775808.0", "n * 12345678901234567.1", "cast(price AS double)", "cast(price AS bigint)", "price IS TRUE", "real + 1", "tags = tags", "who = who", "raw = raw", "NULL",
@@ -426,6 +426,8 @@ def test_parts_of_texts() -> None:
     urls = ["a/b//c", "", "/", "é/😀", None]
     assert compute("split(s, '/')[1]", s=urls) == ["b", ..., "", "😀", None]
     assert compute("split(s, '/')[3]", s=urls) == ["c", ..., ..., ..., None]
+    assert compute("get(split(s, '/'), 3)", s=urls) == ["c", None, None, None, None]
+    assert compute("get(split(s, '/'), 0)", s=["a", "", None]) == ["a", "", None]
     assert compute("split(s, '[.]')[0]", s=["a.b", "ab"]) == ["a", "ab"]
     assert compute("element_at(split(s, '/'), -1)", s=urls) == ["c", "", "", "😀", None]
     assert compute("element_at(split(s, '/'), 2)", s=urls) == ["b", ..., "", "😀", None]

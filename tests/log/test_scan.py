@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 
 from millstream.errors import OffsetOutOfRange
 from millstream.event import Event
+from millstream.kernel.joined import Joined
+from millstream.log.contract import TopicSettings
 from millstream.log.scan import Part, scan_rows, scan_values
 from millstream.log.sqlite import SqliteLog
 
 RESERVED = b"reserved"
-values = st.none() | st.binary(max_size=6) | st.sampled_from([b"{}", b'{"n": 1}', b"\0", b"a\0b", b"\xff", b""])
+values = st.none() | st.binary(max_size=6) | st.sampled_from([b"{}", b'{"n": 1}', b"\0", b"a\0b", b"\n", b"\xff", b""])
 keys = st.none() | st.sampled_from([b"k", RESERVED, RESERVED + b".1", RESERVED[:-1], b"x" + RESERVED])
 
 
@@ -35,13 +37,25 @@ def test_columns_are_those_of_the_rows_or_none_at_all(
         part = Part("t", 0, min(start, len(events)), len(events))
         rows = scan_rows(log, part, limit)
         found = scan_values(log, part, limit, RESERVED)
-        plain = all(row[4] is not None and b"\0" not in row[4] for row in rows)
+        plain = all(row[4] is not None for row in rows)
         rows = list(takewhile(lambda row: not (row[3] or b"").startswith(RESERVED), rows))
         assert (found is not None) == (plain and bool(rows))
         if found is not None:
             assert found.offsets.tolist() == [row[0] for row in rows]
             assert found.appended.tolist() == [row[2] for row in rows]
-            assert found.values == [row[4] for row in rows]
+            assert list(Joined(found.joined, found.lengths)) == [row[4] for row in rows]
+
+
+def test_a_compacted_topic_has_gaps(tmp_path: Path) -> None:
+    with SqliteLog(tmp_path / "log.db") as log:
+        log.create_topic("t", 1, TopicSettings(cleanup="compact"))
+        log.append("t", [Event(b"%d" % n, key=b"%d" % (n % 3)) for n in (0, 1, 0, 2, 1, 0, 3)])
+        assert log.maintain("t").compacted
+        part = Part("t", 0, 0, 7)
+        rows, found = scan_rows(log, part, 9), scan_values(log, part, 9, RESERVED)
+        assert found is not None
+        assert len(rows) < rows[-1][0] - rows[0][0] + 1, "there are gaps"
+        assert found.offsets.tolist() == [row[0] for row in rows]
 
 
 def test_a_range_that_is_gone_is_refused(tmp_path: Path) -> None:

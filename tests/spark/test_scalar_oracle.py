@@ -209,6 +209,7 @@ def deeper(of: dict[str, st.SearchStrategy[str]]) -> dict[str, st.SearchStrategy
         ),
         form("replace({a}, {b})", a=text, b=words("'' 'a' 'ab'")),
         form("split({a}, {b})[{k}]", a=text, b=SEPARATORS, k=words("0 1 2 3 1L")),
+        form("get(split({a}, {b}), {k})", a=text, b=SEPARATORS, k=words("0 1 2 3 1L")),
         form("element_at(split({a}, {b}), {k})", a=text, b=SEPARATORS, k=words("1 2 3 -1 -2")),
         form("split_part({a}, {b}, {k})", a=text, b=words("'/' 'a' 'ab' '.' '|' '😀'"), k=words("1 2 3 9 -1 -2 -9")),
         form("regexp_extract({a}, '{p}', 0)", a=text, p=PATTERN),
@@ -388,7 +389,7 @@ EVERY = [
     *(f"split({c}, '{by}')[{k}]" for c in "uws" for by in ("/", "a", "ab", "[.]", "😀") for k in (0, 1, 3)),
     *(f"{f}, '{by}', {k})" for f in ("split_part(u", "split_part(w") for by in ("/", "a", ".") for k in (1, 2, -1, -3)),
     *(f"{c} {o} {n}" for c in ("0.908", "p", "-0.05", "123456.789") for o in "+-*" for n in ("y", "h", "i", "n")),
-    "round(x)", "round(x / 4)", "p + q", "q - p", "p > q", "0.908 * n = q", "element_at(split(w, 'a'), -2)", "replace(w, 'a', '😀')",
+    "round(x)", "round(x / 4)", "p + q", "q - p", "p > q", "0.908 * n = q", "element_at(split(w, 'a'), -2)", "get(split(u, '/'), 3)", "replace(w, 'a', '😀')",
 ]  # fmt: skip
 PATTERN_TEXTS = [
     *(f"{c} RLIKE '{p}'" for p in REGEXES.split() for c in "uws"),

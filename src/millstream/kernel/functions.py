@@ -108,6 +108,8 @@ def call(name: str, given: list[Term], *, utc: bool) -> Term:
             return concat(given)
         case "element_at", [array, index]:
             return element(array, index, first=1)
+        case "get", [array, index]:
+            return element(array, index, first=0, null=True)
     about_time = any(term.dtype in (TIMESTAMP, DATE) for term in given)
     return of_time(name, given, utc=utc) if about_time else of_text(name, given)
 

@@ -91,17 +91,19 @@ def like(text: Term, pattern: Term) -> Term:
     return Term(text.value.str.contains(rf"(?s)\A{regex}\z"), BOOLEAN, text.unsure)
 
 
-def element(array: Term, index: Term, *, first: int) -> Term:
-    """Give an element by a literal number, counted from ``first``; unsure where there is none: an error, or null."""
+def element(array: Term, index: Term, *, first: int, null: bool = False) -> Term:
+    """Give an element by a literal number, counted from ``first``; unsure where there is none, unless that is ``null``."""
     if not isinstance(array.dtype, pl.List) or not isinstance(index.constant, int):
         raise Refused
     at = index.constant
     need(index.dtype in INTEGERS, at != 0 if first else at >= 0)
     place = at - first if at > 0 else at  # below zero it is counted from the end
-    least = place + 1 if place >= 0 else -place
     value = array.value.list.get(place, null_on_oob=True)
     inner = array.dtype.inner
     assert isinstance(inner, pl.DataType)  # noqa: S101
+    if null:
+        return Term(value, inner, array.unsure)
+    least = place + 1 if place >= 0 else -place
     return Term(value, inner, any_of(array.unsure, array.value.list.len() < least))
 
 

@@ -33,16 +33,20 @@ class Part(NamedTuple):
 
 
 class Values(NamedTuple):
-    """Records as columns, without keys, headers and timestamps; ``appended`` in milliseconds."""
+    """Records as columns, without keys, headers and timestamps; ``appended`` in milliseconds.
+
+    ``joined`` holds the values, which have these ``lengths``, with a newline between any two.
+    """
 
     offsets: npt.NDArray[np.int64]
     appended: npt.NDArray[np.int64]
-    values: list[bytes]
+    lengths: npt.NDArray[np.int64]
+    joined: bytes
 
 
 def scan_rows(log: SqliteLog, part: Part, limit: int) -> list[Row]:
     """Up to ``limit`` stored rows of a part, as they are."""
-    with _scanning(log, part, limit) as (db, some, bindings):
+    with _scanning(log, part, limit, "*") as (db, some, bindings):
         found: list[Row] = db.execute(some, bindings).fetchall()
         if any(map(operator.itemgetter(5), found)):
             found = [(*stored, None if h is None else load_headers(h)) for *stored, h in found]  # type: ignore[misc,arg-type]
@@ -50,35 +54,43 @@ def scan_rows(log: SqliteLog, part: Part, limit: int) -> list[Row]:
 
 
 def scan_values(log: SqliteLog, part: Part, limit: int, without: bytes) -> Values | None:
-    """Up to ``limit`` records of a part as columns, at less than half the cost of rows: SQLite puts them together.
+    """Up to ``limit`` records of a part as columns, at half the cost of rows: SQLite puts them together.
 
     They end before the first whose key begins with ``without``. None if that cannot be: there is none before it, or one has no
-    value, or a zero byte in it.
+    value.
     """
-    with _scanning(log, part, limit) as (db, some, bindings):
+    with _scanning(log, part, limit, "offset, appended, key, value") as (db, some, bindings):
         (found,) = db.execute(
-            "SELECT count(*), count(value), min(CASE WHEN substr(key, 1, ?) = ? THEN offset END), group_concat(offset),"
-            f" group_concat(appended), CAST(group_concat(value, x'00') AS BLOB) FROM ({some})",
+            "SELECT count(*), count(value), min(CASE WHEN substr(key, 1, ?) = ? THEN offset END), min(offset), max(offset),"
+            " group_concat(appended), group_concat(length(value)), CAST(group_concat(value, x'0a') AS BLOB)"
+            f" FROM ({some})",
             (len(without), without, *bindings),
         ).fetchall()
-    count, there, marked, offsets, appended, joined = found
-    # With a value for each record, and no more zero bytes than lie between them, the cuts are where they were made.
-    if not count or there < count or joined.count(b"\0") != count - 1:
-        return None
-    numbers = _numbers(offsets)
-    upto = count if marked is None else int(np.searchsorted(numbers, marked))
-    return Values(numbers[:upto], _numbers(appended)[:upto], joined.split(b"\0")[:upto]) if upto else None
+        count, there, marked, first, last, appended, lengths, joined = found
+        if not count or there < count:
+            return None
+        if last - first == count - 1:
+            offsets = np.arange(first, last + 1)
+        else:  # a compacted topic has gaps
+            offsets = _numbers(db.execute(f"SELECT group_concat(offset) FROM ({some})", bindings).get)
+    upto = count if marked is None else int(np.searchsorted(offsets, marked))
+    sizes = _numbers(lengths)[:upto]
+    return (
+        Values(offsets[:upto], _numbers(appended)[:upto], sizes, joined[: int(sizes.sum()) + upto - 1])
+        if upto
+        else None
+    )
 
 
 @contextmanager
-def _scanning(log: SqliteLog, part: Part, limit: int) -> Iterator[tuple[Any, str, tuple[int, int, int]]]:
+def _scanning(log: SqliteLog, part: Part, limit: int, columns: str) -> Iterator[tuple[Any, str, tuple[int, int, int]]]:
     with log.store.read() as db:
         row = log.row(part.topic, db)
         bounds = partition_bounds(db, row.id)[part.partition]
         check_offset(TopicPartition(part.topic, part.partition), part.start, bounds)
         with log.store.errors(f"topic {part.topic} partition {part.partition}, reading from offset {part.start}"):
             table = records_table(row.id, part.partition)
-            some = f"SELECT * FROM {table} WHERE offset >= ? AND offset < ? ORDER BY offset LIMIT ?"
+            some = f"SELECT {columns} FROM {table} WHERE offset >= ? AND offset < ? ORDER BY offset LIMIT ?"
             yield db, some, (part.start, part.end, limit)
 
 

@@ -101,8 +101,9 @@ def rows_of(chunks: list[Chunk]) -> Iterator[pa.RecordBatch]:
 def records_of(values: Values) -> Records:
     """What a decoder takes, where keys and timestamps do not matter."""
     from millstream.kernel.decode import Records
+    from millstream.kernel.joined import Joined
 
-    return Records(values.offsets, None, values.appended * 1000, None, values.values)
+    return Records(values.offsets, None, values.appended * 1000, None, Joined(values.joined, values.lengths))
 
 
 def shorten_batch(decoder: Decoder, batch: pa.RecordBatch, gate: Gate | None = None) -> Iterator[pa.RecordBatch]:
