@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import base64
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark import cloudpickle
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ RAW = {
     "append_time": pa.timestamp("us", "UTC"),
 }
 _UTC = ("UTC", "Etc/UTC", "Z", "GMT", "+00:00")
+_PIECE = 1 << 30  # bytes; Arrow cannot join twice as many
 SCHEMA = pa.schema([*CHUNK.items(), *RAW.items()])
 DDL = (
     "_stage int, _target int, _bucket int, _kind int, _data binary, key binary, value binary, topic string,"
@@ -113,15 +115,26 @@ def shorten_batch(decoder: Decoder, batch: pa.RecordBatch, gate: Gate | None = N
     def micros(name: str) -> npt.NDArray[np.int64]:
         return batch.column(name).cast(pa.int64()).to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
 
+    topic, partition, keys = batch.column("topic")[0].as_py(), batch.column("partition")[0].as_py(), batch.column("key")
+    looked_at = decoder.wants_all(topic) or pc.any(pc.starts_with(keys, decoder.reserved)).as_py()
     records = Records(
         batch.column("offset").to_numpy(zero_copy_only=False),
         micros("timestamp"),
         micros("append_time"),
-        batch.column("key").to_pylist(),
-        batch.column("value").to_pylist(),
+        keys.to_pylist() if looked_at else None,
+        _values(batch.column("value")),
     )
-    topic, partition = batch.column("topic")[0].as_py(), batch.column("partition")[0].as_py()
     yield from shorten(decoder, topic, partition, records, lambda left: batch.filter(pa.array(left)), gate)
+
+
+def _values(column: pa.Array) -> Sequence[bytes | None]:
+    """Values as a decoder takes them: in one piece where there is one for each record."""
+    from millstream.kernel.joined import Joined
+
+    if column.null_count or column.nbytes > _PIECE:
+        return column.to_pylist()  # type: ignore[no-any-return]
+    whole = pa.ListArray.from_arrays(pa.array([0, len(column)], pa.int32()), column)
+    return Joined(pc.binary_join(whole, b"\n")[0].as_py(), pc.binary_length(column).cast(pa.int64()).to_numpy())
 
 
 def _row_batch(chunk: list[pa.Array], raw: list[pa.Array]) -> pa.RecordBatch:

@@ -1,0 +1,55 @@
+"""Records that come as Arrow: the same chunks as from plain lists, whatever their keys and values are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millstream import Pipeline
+from millstream.kernel.admit import HEARTBEAT_KEY
+from millstream.kernel.decode import Decoder, Records
+from millstream.kernel.host import Host
+from millstream.runtime.run import chain_of
+from millstream.spark.shortcut import RAW, rows_of, shorten_batch
+
+KEYS = st.none() | st.sampled_from(
+    [b"k", b"\xff", b"", HEARTBEAT_KEY.encode(), f"{HEARTBEAT_KEY}.1".encode(), HEARTBEAT_KEY[:-1].encode()]
+)
+VALUES = st.none() | st.sampled_from(
+    [b'{"n": 1}', b"{}", b'{"n": 1,', b'"n": 2}', b'{"n": 5}{"n": 6}', b"", b"\n", b'{"n": "x"}', b"a\0b"]
+)
+
+
+def decoder(*select: str) -> Decoder:
+    pipeline = Pipeline("p", log="sqlite:never.db")
+    pipeline.view("out", pipeline.stream("events", "n bigint").select(*select))
+    chain = chain_of(pipeline)
+    return Decoder(Host(chain, {feed.number: 1 for feed in chain.feeds}), utc=True)
+
+
+@pytest.mark.parametrize("select", [("n",), ("n", "_key AS k")])
+@settings(deadline=None)
+@given(
+    rows=st.lists(st.tuples(KEYS, VALUES) | st.just((b"k", b'{"n": 7}')), min_size=1, max_size=6),
+    skip=st.integers(0, 2),
+)
+def test_a_batch_is_packed_as_lists_are(select: tuple[str, ...], rows: list[tuple[Any, Any]], skip: int) -> None:
+    made = decoder(*select)
+    padded = [(b"k", b"{}")] * skip + rows
+    offsets = np.arange(len(padded)) - skip
+    columns = [*zip(*padded, strict=True), ["events"] * len(padded), [0] * len(padded), offsets, offsets, offsets]
+    arrays = [pa.array(column, kind) for column, kind in zip(columns, RAW.values(), strict=True)]
+    batch = pa.RecordBatch.from_arrays(arrays, list(RAW)).slice(skip)
+    keys, values = zip(*rows, strict=True)
+    chunks, left = made.pack("events", 0, Records(offsets[skip:], offsets[skip:], offsets[skip:], keys, values))
+    found = pa.Table.from_batches(shorten_batch(made, batch))
+    raw = found.filter(pa.compute.is_valid(found["offset"]))
+    assert raw["offset"].to_pylist() == np.flatnonzero(left).tolist()
+    assert raw["value"].to_pylist() == [values[place] for place in np.flatnonzero(left)]
+    expected = [row for each in rows_of(chunks) for row in each.to_pylist()]
+    assert found.filter(pa.compute.is_null(found["offset"])).to_pylist() == expected
