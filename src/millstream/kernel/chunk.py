@@ -40,6 +40,8 @@ class Kind(IntEnum):
     STATE = 4
     CHANGES_RIGHT = 5
     """Changes for the second input of a kernel."""
+    SUMS = 6
+    """What changes come to; see :mod:`millstream.kernel.partial`."""
 
 
 SIDES = (Kind.CHANGES, Kind.CHANGES_RIGHT)
@@ -111,9 +113,13 @@ def send(rows: pl.DataFrame, port: Port, bucket: int = 0) -> Iterator[Chunk]:
 
     What goes to the sink stays in the sender's ``bucket``.
     """
-    kind, named = SIDES[port.side], labels(port.target, port.buckets, port.tasks)
-    all_rows = shaped(rows, port)
-    for rows in _pieces(all_rows):
+    return cut(shaped(rows, port), port, SIDES[port.side], bucket)
+
+
+def cut(rows: pl.DataFrame, port: Port, kind: Kind, bucket: int = 0) -> Iterator[Chunk]:
+    """Pack rows as they are, cut by bucket."""
+    named = labels(port.target, port.buckets, port.tasks)
+    for rows in _pieces(rows):
         if port.stage == SINK:
             yield Chunk(port.stage, port.target, bucket, kind, to_bytes(rows))
             continue

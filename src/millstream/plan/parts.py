@@ -11,7 +11,7 @@ from datetime import timedelta
 
 from millstream.plan.nodes import Emit, Named, Node, Source
 from millstream.plan.outgoing import Policy
-from millstream.plan.spec import Pass, Spec
+from millstream.plan.spec import Pass, Reduce, Spec
 
 ADMIT = 0
 """The stage of admission; kernels come after it."""
@@ -60,6 +60,8 @@ class Port:
     """Takes the rows that admission rejects as late, and no others."""
     side: int = 0
     computed: tuple[Computed, ...] = ()
+    sums: Reduce | None = None
+    """What its target adds up, if rows go there by a shuffle: it may be sent sums in place of rows."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,168 @@
+"""Partial sums: the rows of a batch added up by group, before they go anywhere and once more where they arrive.
+
+A reduction that adds up, or counts different values, need not see each row. Whoever sends it rows sends what they come to: for each
+group the columns of :class:`~millstream.kernel.measures.Linear`, and the values to be counted as two lists, each value once with how
+often it is there. Sums of sums are the same whatever was added up first. A time becomes the start of its *pane*, the longest
+span that no window begins or ends in, and counts in windows only after all sums of a pane are one. Where sums would be no
+smaller than rows, rows go.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from millstream.kernel.chunk import SIDES, Chunk, Kind, cut, shaped
+from millstream.kernel.hash import hash_columns
+from millstream.kernel.kernel import matched
+from millstream.kernel.measures import ROWS, Linear, bags, weigh
+from millstream.plan.nodes import WINDOW_COLUMNS
+from millstream.plan.parts import Port
+from millstream.plan.spec import Reduce
+
+AT = "_at"
+"""The number of a group among those of its sums."""
+
+ONE = "_g"
+"""The key of a reduction without keys."""
+
+_START = WINDOW_COLUMNS[0]
+
+
+def keys_of(spec: Reduce) -> list[str]:
+    """The keys of a reduction; one that has none gets one."""
+    return list(spec.keys) or [ONE]
+
+
+def group_of(spec: Reduce) -> list[str]:
+    """What tells groups apart: keys, and the start of a window."""
+    return [*keys_of(spec), _START] if spec.size else keys_of(spec)
+
+
+@dataclass(frozen=True)
+class Sums:
+    """What rows come to: one row for each group, and of each argument whose values are counted group number, value and how often."""
+
+    groups: pl.DataFrame
+    values: Mapping[str, pl.DataFrame]
+
+    @property
+    def cells(self) -> int:
+        """How many values it takes to send them."""
+        return self.groups.height * self.groups.width + 2 * sum(each.height for each in self.values.values())
+
+
+class Adder:
+    """Adds up rows of these types for a reduction; its windows are panes until :meth:`in_windows`."""
+
+    def __init__(self, spec: Reduce, schema: pl.Schema) -> None:
+        self.spec, self.linear, self.group = spec, Linear(spec, schema), group_of(spec)
+        self.pane = math.gcd(spec.size, spec.every or spec.size) if spec.size else 0
+
+    def add_rows(self, rows: pl.DataFrame) -> Sums:
+        """Add up rows."""
+        if not self.spec.keys:
+            rows = rows.with_columns(pl.lit(0, pl.Int8).alias(ONE))
+        if self.pane:
+            times = micros(rows[_START]).to_numpy()
+            rows = rows.with_columns(pl.Series(_START, times - times % self.pane).cast(rows.schema[_START]))
+        groups, values = self.linear.delta(rows, self.group), {}
+        if self.linear.distinct:
+            rows = rows.with_columns(self._numbers(rows, groups))
+            values = {name: weigh(rows.drop_nulls(name), [AT, name]) for name in self.linear.distinct}
+        return Sums(groups, values)
+
+    def add(self, sums: Sums) -> Sums:
+        """Add up sums in which a group may be there several times."""
+        groups, values = self.linear.total(sums.groups, self.group), {}
+        if sums.values:
+            numbers = self._numbers(sums.groups, groups)
+            for name, each in sums.values.items():
+                numbered = each.with_columns(numbers.gather(each[AT]))
+                values[name] = numbered.group_by(AT, name).agg(pl.col(ROWS).sum())
+        return Sums(groups, values)
+
+    def in_windows(self, sums: Sums) -> Sums:
+        """Let each pane count in every window that holds it."""
+        size, every = self.spec.size, self.spec.every or self.spec.size
+        if not size or not every or size == every:
+            return sums
+        which, starts = windows_of(sums.groups[_START], size, every)
+        groups, values = sums.groups[which].with_columns(starts), {}
+        copies = pl.DataFrame({AT: which, "_copy": np.arange(len(which))}).cast(pl.UInt32)
+        for name, each in sums.values.items():
+            values[name] = each.join(copies, on=AT).drop(AT).rename({"_copy": AT})
+        return self.add(Sums(groups, values))
+
+    def pack(self, sums: Sums) -> pl.DataFrame:
+        """Sums as a frame that can be sent."""
+        frame = sums.groups.drop(f"{name}_d" for name in self.linear.distinct)
+        for name, each in sums.values.items():
+            lists = each.group_by(AT).agg(name, ROWS)
+            lists = lists.rename({name: f"{name}_values", ROWS: f"{name}_weights"})
+            frame = frame.with_row_index(AT).join(lists, on=AT, how="left", maintain_order="left").drop(AT)
+        return frame
+
+    def unpack(self, frame: pl.DataFrame) -> Sums:
+        """Sums out of frames that came one after the other."""
+        values = {}
+        for name in self.linear.distinct:
+            listed = frame.select(f"{name}_values", f"{name}_weights").with_row_index(AT).drop_nulls()
+            listed = listed.explode(f"{name}_values", f"{name}_weights")
+            values[name] = listed.rename({f"{name}_values": name, f"{name}_weights": ROWS})
+        zeros = (pl.lit(0, pl.Int64).alias(f"{name}_d") for name in self.linear.distinct)
+        return Sums(frame.with_columns(zeros).select(*self.group, *self.linear.columns), values)
+
+    def _numbers(self, rows: pl.DataFrame, groups: pl.DataFrame) -> pl.Series:
+        """For each row the number of its group."""
+        numbered = groups.select(self.group).with_row_index(AT)
+        return matched(rows.select(self.group), numbered, self.group, "left", maintain_order="left")[AT]
+
+
+def together(one: Sums, other: Sums) -> Sums:
+    """Two sums as one, in which groups may be there twice."""
+    values = {
+        name: pl.concat([each, other.values[name].with_columns(pl.col(AT) + one.groups.height).select(each.columns)])
+        for name, each in one.values.items()
+    }
+    return Sums(pl.concat([one.groups, other.groups.select(one.groups.columns)]), values)
+
+
+def send(rows: pl.DataFrame, port: Port, bucket: int = 0) -> Iterator[Chunk]:
+    """Pack rows for whoever takes them, or what they come to, where that is enough and less."""
+    rows, kind = shaped(rows, port), SIDES[port.side]
+    if port.sums is not None and rows.height and not bags(port.sums):
+        adder = Adder(port.sums, rows.schema)
+        if _may_shrink(rows, adder):
+            sums = adder.add_rows(rows)
+            if sums.cells < rows.height * rows.width:
+                rows, kind = adder.pack(sums), Kind.SUMS
+    yield from cut(rows, port, kind, bucket)
+
+
+def _may_shrink(rows: pl.DataFrame, adder: Adder) -> bool:
+    """Whether there are so few groups that their sums may be less than rows, by a hash: that costs next to nothing."""
+    keys = [rows[name] for name in adder.spec.keys]
+    hashed = pl.Series(hash_columns(keys, rows.height)).cast(pl.Int64)
+    if adder.pane:
+        hashed = hashed + micros(rows[_START]) // adder.pane * (1 << 32)
+    width = len(adder.group) + len(adder.linear.columns)
+    return hashed.n_unique() * width < rows.height * rows.width
+
+
+def windows_of(times: pl.Series, size: int, every: int) -> tuple[npt.NDArray[np.intp], pl.Series]:
+    """Each row once for every window that holds its time: which row, and the start of the window."""
+    found = micros(times).to_numpy()
+    starts = (found - found % every)[:, None] - every * np.arange(-(-size // every))
+    which, hop = np.nonzero(starts + size > found[:, None])
+    return which, pl.Series(times.name, starts[which, hop]).cast(times.dtype)
+
+
+def micros(times: pl.Series) -> pl.Series:
+    """Times as whole microseconds."""
+    return times.dt.epoch("us")
