@@ -154,7 +154,7 @@ class Linear:
             sums += exact.adding(f"{name}_f_")
         for function, name in self.extremes:
             sums.append(_extreme(function, name, rows.schema[name]).alias(f"{name}_{function}"))
-        delta = rows.with_columns(made).group_by(group).agg(sums)
+        delta = (rows.with_columns(made) if made else rows).group_by(group).agg(sums)
         for name in narrow:
             ones = pl.repeat(1, delta.height, dtype=pl.Int64, eager=True)
             delta = delta.with_columns(integers.split(delta[f"{name}_plain"], ones, f"{name}_s_").get_columns())

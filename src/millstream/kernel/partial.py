@@ -16,8 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import polars as pl
+import pyarrow as pa
 
-from millstream.kernel.chunk import SIDES, Chunk, Kind, cut, shaped
+from millstream.kernel.chunk import SIDES, WEIGHT, Chunk, Kind, cut, shaped
 from millstream.kernel.hash import hash_columns
 from millstream.kernel.kernel import matched
 from millstream.kernel.measures import ROWS, Linear, bags, weigh
@@ -31,6 +32,11 @@ AT = "_at"
 ONE = "_g"
 """The key of a reduction without keys."""
 
+SHARE = 0.5
+"""Sums go in place of rows if they have at most this share of their values: to add up costs about as much as it saves later on,
+and what it saves for certain is what has to be carried."""
+
+_SOME = 4_096  # rows that tell whether sums are worth it
 _START = WINDOW_COLUMNS[0]
 
 
@@ -51,11 +57,6 @@ class Sums:
     groups: pl.DataFrame
     values: Mapping[str, pl.DataFrame]
 
-    @property
-    def cells(self) -> int:
-        """How many values it takes to send them."""
-        return self.groups.height * self.groups.width + 2 * sum(each.height for each in self.values.values())
-
 
 class Adder:
     """Adds up rows of these types for a reduction; its windows are panes until :meth:`in_windows`."""
@@ -74,7 +75,9 @@ class Adder:
         groups, values = self.linear.delta(rows, self.group), {}
         if self.linear.distinct:
             rows = rows.with_columns(self._numbers(rows, groups))
-            values = {name: weigh(rows.drop_nulls(name), [AT, name]) for name in self.linear.distinct}
+            weights = [WEIGHT] if WEIGHT in rows.columns else []
+            for name in self.linear.distinct:
+                values[name] = weigh(rows.select(AT, name, *weights).drop_nulls(name), [AT, name])
         return Sums(groups, values)
 
     def add(self, sums: Sums) -> Sums:
@@ -101,20 +104,24 @@ class Adder:
 
     def pack(self, sums: Sums) -> pl.DataFrame:
         """Sums as a frame that can be sent."""
-        frame = sums.groups.drop(f"{name}_d" for name in self.linear.distinct)
+        lists = []
         for name, each in sums.values.items():
-            lists = each.group_by(AT).agg(name, ROWS)
-            lists = lists.rename({name: f"{name}_values", ROWS: f"{name}_weights"})
-            frame = frame.with_row_index(AT).join(lists, on=AT, how="left", maintain_order="left").drop(AT)
-        return frame
+            each = each.sort(AT)
+            ends = np.cumsum(np.bincount(each[AT].to_numpy(), minlength=sums.groups.height))
+            lists.append(_lists(f"{name}_values", each[name], ends))
+            lists.append(_lists(f"{name}_weights", each[ROWS], ends))
+        added = [name for name in self.linear.columns if name not in {f"{each}_d" for each in sums.values}]
+        return sums.groups.select(*self.group, *added, *lists)
 
     def unpack(self, frame: pl.DataFrame) -> Sums:
         """Sums out of frames that came one after the other."""
         values = {}
         for name in self.linear.distinct:
-            listed = frame.select(f"{name}_values", f"{name}_weights").with_row_index(AT).drop_nulls()
-            listed = listed.explode(f"{name}_values", f"{name}_weights")
-            values[name] = listed.rename({f"{name}_values": name, f"{name}_weights": ROWS})
+            listed, weights = frame[f"{name}_values"], frame[f"{name}_weights"]
+            some = listed.list.len() > 0
+            at = pl.Series(AT, np.repeat(np.arange(frame.height, dtype=np.uint32), listed.list.len().to_numpy()))
+            found = [each.filter(some).explode().alias(name) for each, name in ((listed, name), (weights, ROWS))]
+            values[name] = pl.DataFrame([at, *found])
         zeros = (pl.lit(0, pl.Int64).alias(f"{name}_d") for name in self.linear.distinct)
         return Sums(frame.with_columns(zeros).select(*self.group, *self.linear.columns), values)
 
@@ -138,21 +145,26 @@ def send(rows: pl.DataFrame, port: Port, bucket: int = 0) -> Iterator[Chunk]:
     rows, kind = shaped(rows, port), SIDES[port.side]
     if port.sums is not None and rows.height and not bags(port.sums):
         adder = Adder(port.sums, rows.schema)
-        if _may_shrink(rows, adder):
-            sums = adder.add_rows(rows)
-            if sums.cells < rows.height * rows.width:
-                rows, kind = adder.pack(sums), Kind.SUMS
+        if _is_less(rows.head(_SOME), adder):
+            rows, kind = adder.pack(adder.add_rows(rows)), Kind.SUMS
     yield from cut(rows, port, kind, bucket)
 
 
-def _may_shrink(rows: pl.DataFrame, adder: Adder) -> bool:
-    """Whether there are so few groups that their sums may be less than rows, by a hash: that costs next to nothing."""
-    keys = [rows[name] for name in adder.spec.keys]
-    hashed = pl.Series(hash_columns(keys, rows.height)).cast(pl.Int64)
+def _is_less(rows: pl.DataFrame, adder: Adder) -> bool:
+    """Whether sums of these rows have few enough values, by hashes: that costs next to nothing."""
+    group: list[pl.Expr] = [pl.col(name).hash() for name in adder.spec.keys]
     if adder.pane:
-        hashed = hashed + micros(rows[_START]) // adder.pane * (1 << 32)
+        group.append((pl.col(_START).dt.epoch("us") // adder.pane).hash())
+    number = pl.sum_horizontal(*(each.mul(2 * at + 1) for at, each in enumerate(group))) if group else pl.lit(0)
+    pairs = [(number + pl.col(name).hash()).filter(pl.col(name).is_not_null()) for name in adder.linear.distinct]
+    counts = rows.select(number.n_unique(), *(each.n_unique().alias(f"{at}") for at, each in enumerate(pairs))).row(0)
     width = len(adder.group) + len(adder.linear.columns)
-    return hashed.n_unique() * width < rows.height * rows.width
+    return counts[0] * width + 2 * sum(counts[1:]) <= SHARE * rows.height * rows.width
+
+
+def _lists(name: str, values: pl.Series, ends: npt.NDArray[np.int64]) -> pl.Series:
+    """Values cut into lists."""
+    return pl.Series(name, pa.LargeListArray.from_arrays(np.append(0, ends), values.to_arrow()))
 
 
 def windows_of(times: pl.Series, size: int, every: int) -> tuple[npt.NDArray[np.intp], pl.Series]:
