@@ -108,16 +108,8 @@ def one_frame(chunks: Sequence[bytes]) -> pl.DataFrame:
     return frame
 
 
-def send(rows: pl.DataFrame, port: Port, bucket: int = 0) -> Iterator[Chunk]:
-    """Pack rows for whoever takes them: those to keep, the columns they want, cut by bucket.
-
-    What goes to the sink stays in the sender's ``bucket``.
-    """
-    return cut(shaped(rows, port), port, SIDES[port.side], bucket)
-
-
 def cut(rows: pl.DataFrame, port: Port, kind: Kind, bucket: int = 0) -> Iterator[Chunk]:
-    """Pack rows as they are, cut by bucket."""
+    """Pack rows for whoever takes them, cut by bucket. What goes to the sink stays in the sender's ``bucket``."""
     named = labels(port.target, port.buckets, port.tasks)
     for rows in _pieces(rows):
         if port.stage == SINK:
