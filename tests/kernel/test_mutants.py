@@ -16,7 +16,16 @@ from types import FunctionType
 from typing import Any
 
 import pytest
-from tests.kernel import test_admit, test_asof, test_changelog, test_interval, test_join, test_partial, test_reduce, test_segment
+from tests.kernel import (
+    test_admit,
+    test_asof,
+    test_changelog,
+    test_interval,
+    test_join,
+    test_partial,
+    test_reduce,
+    test_segment,
+)
 
 from millstream.errors import PipelineError
 from millstream.kernel import admit, chunk, host, integers, join, kernel, measures, segment
@@ -174,7 +183,7 @@ MUTANTS = [
     Mutant("history goes while events may see it", AsOfJoinKernel._history, "state.after - self.spec.lateness", "state.after + 30_000_000", partial(then, correct=True)),
     Mutant("events are kept for ever", AsOfJoinKernel._expire, "if state.after > state.before", "if False", endless),
     # between stages
-    Mutant("rows are dealt out whatever their key", chunk.cut, "(hash_columns([rows[name] for name in port.spread]) % port.buckets)", "(np.arange(rows.height) % port.buckets)", groups("n")),
+    Mutant("rows are dealt out whatever their key", chunk.cut, "(hash_columns([piece[name] for name in port.spread]) % port.buckets)", "(np.arange(piece.height) % port.buckets)", groups("n")),
     Mutant("rows of no columns are no rows", chunk.shaped, "if not port.columns and not extra:", "if False:", groups("n", keys=())),
     Mutant("a condition is not asked", chunk.shaped, "rows = rows.filter(pl.col(name))", "pass", test_changelog.check_counted),
 ]  # fmt: skip

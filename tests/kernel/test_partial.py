@@ -145,7 +145,9 @@ def test_rows_go_where_sums_would_be_no_less(keys: int, measures: tuple[Aggregat
 
 
 def test_a_kernel_takes_rows_and_sums_of_one_batch_and_of_one_after_the_other() -> None:
-    spec = Reduce(("k",), (Measure("n", "count", ()), Measure("d", "count_distinct", ("i",)), Measure("m", "max", ("i",))))
+    spec = Reduce(
+        ("k",), (Measure("n", "count", ()), Measure("d", "count_distinct", ("i",)), Measure("m", "max", ("i",)))
+    )
     rows = pl.DataFrame({"k": [1, 1, 2, 2, 1, 2], "i": [5, 6, 7, 7, 5, 9]})
     adder, state = Adder(spec, rows.schema), State(Memory(), Meta(), NEVER, NEVER, rows.schema)
     sums = adder.pack(adder.add_rows(rows[2:5]))

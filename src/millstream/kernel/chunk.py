@@ -111,16 +111,16 @@ def one_frame(chunks: Sequence[bytes]) -> pl.DataFrame:
 def cut(rows: pl.DataFrame, port: Port, kind: Kind, bucket: int = 0) -> Iterator[Chunk]:
     """Pack rows for whoever takes them, cut by bucket. What goes to the sink stays in the sender's ``bucket``."""
     named = labels(port.target, port.buckets, port.tasks)
-    for rows in _pieces(rows):
+    for piece in _pieces(rows):
         if port.stage == SINK:
-            yield Chunk(port.stage, port.target, bucket, kind, to_bytes(rows))
+            yield Chunk(port.stage, port.target, bucket, kind, to_bytes(piece))
             continue
         if port.buckets == 1 or not port.spread:
-            yield Chunk(port.stage, port.target, named[0], kind, to_bytes(rows))
+            yield Chunk(port.stage, port.target, named[0], kind, to_bytes(piece))
             continue
-        buckets = (hash_columns([rows[name] for name in port.spread]) % port.buckets).astype(np.uint16)
+        buckets = (hash_columns([piece[name] for name in port.spread]) % port.buckets).astype(np.uint16)
         order = np.argsort(buckets, kind="stable")
-        whole = to_arrow(rows[order]).combine_chunks().to_batches()[0]
+        whole = to_arrow(piece[order]).combine_chunks().to_batches()[0]
         ends = np.cumsum(np.bincount(buckets, minlength=port.buckets))
         low = 0
         for number, high in enumerate(ends):

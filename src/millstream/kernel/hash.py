@@ -72,7 +72,9 @@ def hash_columns(
     return _halved(_fold([_words_of_column(column) for column in columns]))
 
 
-def hash_after(columns: Sequence[pl.Series], numbers: npt.NDArray[np.uint32], last: pl.Series) -> npt.NDArray[np.uint32]:
+def hash_after(
+    columns: Sequence[pl.Series], numbers: npt.NDArray[np.uint32], last: pl.Series
+) -> npt.NDArray[np.uint32]:
     """Hash each row over the columns and one more, where many rows have the same columns: ``numbers`` says which of them.
 
     >>> hash_after([pl.Series(["a", "b"])], np.array([1, 0], np.uint32), pl.Series([7, 8])).tolist() == hash_columns(

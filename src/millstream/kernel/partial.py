@@ -19,7 +19,6 @@ import polars as pl
 import pyarrow as pa
 
 from millstream.kernel.chunk import SIDES, WEIGHT, Chunk, Kind, cut, shaped
-from millstream.kernel.hash import hash_columns
 from millstream.kernel.kernel import matched
 from millstream.kernel.measures import ROWS, Linear, bags, weigh
 from millstream.plan.nodes import WINDOW_COLUMNS
@@ -32,11 +31,11 @@ AT = "_at"
 ONE = "_g"
 """The key of a reduction without keys."""
 
-SHARE = 0.5
+SHARE = 0.25
 """Sums go in place of rows if they have at most this share of their values: to add up costs about as much as it saves later on,
 and what it saves for certain is what has to be carried."""
 
-_SOME = 4_096  # rows that tell whether sums are worth it
+_SOME = 2_048  # rows that tell whether sums are worth it
 _START = WINDOW_COLUMNS[0]
 
 
@@ -159,7 +158,7 @@ def _is_less(rows: pl.DataFrame, adder: Adder) -> bool:
     pairs = [(number + pl.col(name).hash()).filter(pl.col(name).is_not_null()) for name in adder.linear.distinct]
     counts = rows.select(number.n_unique(), *(each.n_unique().alias(f"{at}") for at, each in enumerate(pairs))).row(0)
     width = len(adder.group) + len(adder.linear.columns)
-    return counts[0] * width + 2 * sum(counts[1:]) <= SHARE * rows.height * rows.width
+    return bool(counts[0] * width + 2 * sum(counts[1:]) <= SHARE * rows.height * rows.width)
 
 
 def _lists(name: str, values: pl.Series, ends: npt.NDArray[np.int64]) -> pl.Series:

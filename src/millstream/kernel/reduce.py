@@ -190,4 +190,3 @@ class ReduceKernel:
             return changes
         end = (pl.col(WINDOW_COLUMNS[0]) + pl.duration(microseconds=self.spec.size)).alias(WINDOW_COLUMNS[1])
         return changes.with_columns(end)
-
