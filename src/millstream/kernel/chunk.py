@@ -111,7 +111,7 @@ def one_frame(chunks: Sequence[bytes]) -> pl.DataFrame:
 def cut(rows: pl.DataFrame, port: Port, kind: Kind, bucket: int = 0) -> Iterator[Chunk]:
     """Pack rows for whoever takes them, cut by bucket. What goes to the sink stays in the sender's ``bucket``."""
     named = labels(port.target, port.buckets, port.tasks)
-    for piece in _pieces(rows):
+    for piece in pieces(rows):
         if port.stage == SINK:
             yield Chunk(port.stage, port.target, bucket, kind, to_bytes(piece))
             continue
@@ -130,7 +130,7 @@ def cut(rows: pl.DataFrame, port: Port, kind: Kind, bucket: int = 0) -> Iterator
             low = int(high)
 
 
-def _pieces(rows: pl.DataFrame) -> Iterator[pl.DataFrame]:
+def pieces(rows: pl.DataFrame) -> Iterator[pl.DataFrame]:
     """The rows in parts of about :data:`PIECE` bytes; no part if there are none."""
     if rows.height:
         yield from rows.iter_slices(max(1, rows.height * PIECE // max(int(rows.estimated_size()), 1)))

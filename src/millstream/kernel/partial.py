@@ -18,7 +18,7 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from millstream.kernel.chunk import SIDES, WEIGHT, Chunk, Kind, cut, shaped
+from millstream.kernel.chunk import SIDES, WEIGHT, Chunk, Kind, cut, pieces, shaped
 from millstream.kernel.kernel import matched
 from millstream.kernel.measures import ROWS, Linear, bags, weigh
 from millstream.plan.nodes import WINDOW_COLUMNS
@@ -142,11 +142,15 @@ def together(one: Sums, other: Sums) -> Sums:
 def send(rows: pl.DataFrame, port: Port, bucket: int = 0) -> Iterator[Chunk]:
     """Pack rows for whoever takes them, or what they come to, where that is enough and less."""
     rows, kind = shaped(rows, port), SIDES[port.side]
-    if port.sums is not None and rows.height and not bags(port.sums):
-        adder = Adder(port.sums, rows.schema)
-        if _is_less(rows.head(_SOME), adder):
-            rows, kind = adder.pack(adder.add_rows(rows)), Kind.SUMS
-    yield from cut(rows, port, kind, bucket)
+    if port.sums is None or not rows.height or bags(port.sums):
+        yield from cut(rows, port, kind, bucket)
+        return
+    adder = Adder(port.sums, rows.schema)
+    for piece in pieces(rows):  # the values of a group go together, so they must not be those of all rows
+        if _is_less(piece.head(_SOME), adder):
+            yield from cut(adder.pack(adder.add_rows(piece)), port, Kind.SUMS, bucket)
+        else:
+            yield from cut(piece, port, kind, bucket)
 
 
 def _is_less(rows: pl.DataFrame, adder: Adder) -> bool:
