@@ -6,6 +6,7 @@ Expressions are column names, times in microseconds, the start of a tumbling win
 from __future__ import annotations
 
 import copy
+import math
 import random
 import re
 from collections import Counter, defaultdict
@@ -17,7 +18,7 @@ import msgspec
 import polars as pl
 import pyarrow as pa
 
-from millstream.kernel import segment
+from millstream.kernel import partial, segment
 from millstream.kernel.admit import Count
 from millstream.kernel.chunk import WEIGHT, Chunk, Kind, from_bytes
 from millstream.kernel.host import Held, Host, column_of
@@ -49,7 +50,8 @@ class Rec:
 class Local:
     """A running chain. ``batch`` feeds it; ``rows`` holds each view as rows with their multiplicity.
 
-    ``sent`` is what each batch brought to the sink, net, by view. Segments are small, so that a few rows make many of them.
+    ``sent`` is what each batch brought to the sink, net, by view. Segments are small, so that a few rows make many of them. Of some
+    batches rows are sent, of others what they come to.
     """
 
     limit = 256
@@ -69,11 +71,12 @@ class Local:
 
     def batch(self, records: Sequence[Rec]) -> None:
         """Run one micro-batch."""
-        usual, segment.LIMIT = segment.LIMIT, self.limit
+        usual = segment.LIMIT, partial.SHARE
+        segment.LIMIT, partial.SHARE = self.limit, self.shuffled.choice((0, usual[1], math.inf))
         try:
             self._batch(records)
         finally:
-            segment.LIMIT = usual
+            segment.LIMIT, partial.SHARE = usual
 
     def _batch(self, records: Sequence[Rec]) -> None:
         chunks: list[Chunk] = []

@@ -16,16 +16,27 @@ from types import FunctionType
 from typing import Any
 
 import pytest
-from tests.kernel import test_admit, test_asof, test_changelog, test_interval, test_join, test_reduce, test_segment
+from tests.kernel import (
+    test_admit,
+    test_asof,
+    test_changelog,
+    test_interval,
+    test_join,
+    test_partial,
+    test_reduce,
+    test_segment,
+)
 
 from millstream.errors import PipelineError
 from millstream.kernel import admit, chunk, host, integers, join, kernel, measures, segment
+from millstream.kernel import partial as partial_sums
 from millstream.kernel.asof import AsOfJoinKernel
 from millstream.kernel.changelog import ChangelogKernel
 from millstream.kernel.host import Host
 from millstream.kernel.interval import IntervalJoinKernel
 from millstream.kernel.join import TableJoinKernel
 from millstream.kernel.measures import Linear
+from millstream.kernel.partial import Adder
 from millstream.kernel.reduce import ReduceKernel
 from millstream.kernel.segment import Table
 from millstream.plan.nodes import Aggregation
@@ -118,7 +129,15 @@ MUTANTS = [
     Mutant("what was there is forgotten", Linear.combine, '+ pl.col(f"{name}_b").fill_null(0)', "", groups("n", "sum_i")),
     Mutant("the least is the greatest", Linear.combine, "new < old", "new > old", groups("min_i")),
     Mutant("NaN and the infinities of before are forgotten", Linear.combine, 'f"{name}_f_rest", f"{name}_f_rest_b"', 'f"{name}_f_rest"', groups("sum_f")),
-    Mutant("distinct values are counted batch by batch", ReduceKernel._count_distinct, 'pl.col(f"{ROWS}_b").fill_null(0))', 'pl.lit(0, pl.Int64).alias(f"{ROWS}_b"))', groups("distinct_i")),
+    Mutant("distinct values are counted batch by batch", ReduceKernel._count_distinct, 'pl.col("_before").fill_null(0))', 'pl.lit(0, pl.Int64).alias("_before"))', groups("distinct_i")),
+    # sums of rows
+    Mutant("values are those of another group", Adder.add, "numbers.gather(each[AT])", "numbers.gather(each[AT]).reverse()", test_partial.check_sums),
+    Mutant("a value counts once for each part", Adder.add, "agg(pl.col(ROWS).sum())", "agg(pl.col(ROWS).first())", test_partial.check_sums),
+    Mutant("lists lose their first value", partial_sums._lists, "np.append(0, ends)", "np.append(0, ends - 1).clip(0)", test_partial.check_sums),
+    Mutant("values of the second part are the first one's", partial_sums.together, "pl.col(AT) + one.groups.height", "pl.col(AT)", test_partial.check_sums),
+    Mutant("times are not brought to their pane", Adder.add_rows, "times - times % self.pane", "times", test_partial.check_sums),
+    Mutant("a value is sent once however often it was there", Adder.pack, 'each[ROWS], ends', 'each[ROWS].sign(), ends', test_partial.check_sums),
+    Mutant("sums are overheard", ReduceKernel.step, "if sums is not None:", "if False:", groups("n")),
     Mutant("nothing is taken back", ReduceKernel.step, "gone = had & changed if", "gone = had & ~exists if", groups("n", "list_f")),
     Mutant("a group that is empty stays", ReduceKernel.step, "exists = touched[ROWS] > 0", "exists = touched[ROWS] >= 0", groups("n", table=True)),
     Mutant("a bag is looked at only where values came", ReduceKernel._bag, "table.load(places, closing)", "table.load(came[PLACE].to_numpy(), closing)", groups("set_s", "s_of_least_f"), seed=4),
@@ -164,7 +183,7 @@ MUTANTS = [
     Mutant("history goes while events may see it", AsOfJoinKernel._history, "state.after - self.spec.lateness", "state.after + 30_000_000", partial(then, correct=True)),
     Mutant("events are kept for ever", AsOfJoinKernel._expire, "if state.after > state.before", "if False", endless),
     # between stages
-    Mutant("rows are dealt out whatever their key", chunk.send, "(hash_columns([rows[name] for name in port.spread]) % port.buckets)", "(np.arange(rows.height) % port.buckets)", groups("n")),
+    Mutant("rows are dealt out whatever their key", chunk.cut, "(hash_columns([piece[name] for name in port.spread]) % port.buckets)", "(np.arange(piece.height) % port.buckets)", groups("n")),
     Mutant("rows of no columns are no rows", chunk.shaped, "if not port.columns and not extra:", "if False:", groups("n", keys=())),
     Mutant("a condition is not asked", chunk.shaped, "rows = rows.filter(pl.col(name))", "pass", test_changelog.check_counted),
 ]  # fmt: skip

@@ -25,7 +25,7 @@ MUTANTS = [
     # what is known of a plan
     Mutant("a join holds no mark back", chain._Builder._join, "(-low, 0) if node.how == \"right\" else (0, high)", "(0, 0)", several, seed=116),
     # between stages
-    Mutant("only the first piece is sent", chunk._pieces, "rows.iter_slices(max(1, rows.height * PIECE // max(int(rows.estimated_size()), 1)))", "[rows.head(max(1, rows.height * PIECE // max(int(rows.estimated_size()), 1)))]", check, seed=106),
+    Mutant("only the first piece is sent", chunk.pieces, "rows.iter_slices(max(1, rows.height * PIECE // max(int(rows.estimated_size()), 1)))", "[rows.head(max(1, rows.height * PIECE // max(int(rows.estimated_size()), 1)))]", check, seed=106),
     Mutant("marks reach the first bucket alone", chunk.mark, "labels(port.target, port.buckets, port.tasks)", "labels(port.target, port.buckets, port.tasks)[:1]", check, seed=92),
     # kernels
     Mutant("a window closes a moment late", ReduceKernel.step, "(ends <= state.after)", "(ends < state.after)", check, seed=341),

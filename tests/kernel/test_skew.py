@@ -24,6 +24,7 @@ from millstream.kernel import chunk, join, segment
 from millstream.kernel.chunk import WEIGHT, from_bytes
 from millstream.kernel.host import kernel_of
 from millstream.kernel.kernel import Side, State
+from millstream.kernel.send import send
 from millstream.kernel.state import NEVER, Memory, Meta
 from millstream.plan import spec as specs
 from millstream.plan.chain import SINK, Chain, Port, ViewPlan, build_chain
@@ -130,7 +131,7 @@ def wide_pairs(rows: int = 1_150, partners: int = 1_000, width: int = 80) -> dic
     measure = Measure()
     made = kernel.step(State(Memory(), Meta(), NEVER, NEVER, left.schema, sides=sides), left, right)
     port = Port(SINK, 1, (("a", "a"), ("b", "b")))
-    sizes = [len(each.data) for each in chunk.send(made, port)]
+    sizes = [len(each.data) for each in send(made, port)]
     return {"pairs": made.height, "most": max(sizes), "sent": sum(sizes), "grown": measure.grown}
 
 
@@ -154,7 +155,7 @@ def test_rows_are_sent_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunk, "PIECE", 1_000)
     rows = pl.DataFrame({"k": range(500), WEIGHT: [1] * 500})
     for port in (Port(SINK, 1, (("k", "k"),)), Port(1, 1, (("k", "k"),), spread=("k",), buckets=4)):
-        sent = list(chunk.send(rows, port))
+        sent = list(send(rows, port))
         assert len(sent) >= 8
         assert sorted(value for each in sent for value in from_bytes(each.data)["k"]) == list(range(500))
 

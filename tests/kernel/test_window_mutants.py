@@ -10,7 +10,8 @@ from tests.kernel import test_dedup, test_over, test_session, test_top, test_win
 from tests.kernel.alone import SECOND
 from tests.kernel.test_mutants import Mutant, mutated
 
-from millstream.kernel import exact, frame, keyed, measures, reduce, top
+from millstream.kernel import exact, frame, keyed, measures, top
+from millstream.kernel import partial as partial_sums
 from millstream.kernel.dedup import DeduplicateKernel
 from millstream.kernel.frame import Layout
 from millstream.kernel.groups import GroupsKernel
@@ -58,8 +59,9 @@ def summed(chance: Random) -> None:
 
 MUTANTS = [
     # windows that overlap
-    Mutant("a row is in the last window alone", reduce._in_windows, "np.arange(-(-size // every))", "np.arange(1)", hops),
-    Mutant("a row is in a window that ends with it", reduce._in_windows, "starts + size > times", "starts + size >= times", partial(test_windows.check, name="hopping by no divisor")),
+    Mutant("a row is in the last window alone", partial_sums.windows_of, "np.arange(-(-size // every))", "np.arange(1)", hops),
+    Mutant("a row is in a window that ends with it", partial_sums.windows_of, "starts + size > found", "starts + size >= found", partial(test_windows.check, name="hopping by no divisor")),
+    Mutant("a pane is as long as a step", partial_sums.Adder.__init__, "math.gcd(spec.size, spec.every or spec.size)", "(spec.every or spec.size)", partial(test_windows.check, name="hopping by no divisor")),
     # keys and timers
     Mutant("timers do not ring", Keyed._due, "pl.col(_DUE) <= self._state.after).select", "pl.col(_DUE) < self._state.before).select", final),
     Mutant("timers that have not rung are lost", Keyed._due, "timers.save(loaded.filter(pl.col(_DUE) > self._state.after))", "timers.save(loaded.clear())", final),

@@ -21,8 +21,9 @@ import numpy.typing as npt
 import polars as pl
 
 from millstream.errors import PipelineError
-from millstream.kernel.chunk import Chunk, Kind, mark, send, to_bytes
+from millstream.kernel.chunk import Chunk, Kind, mark, to_bytes
 from millstream.kernel.segment import PLACE, Table, place
+from millstream.kernel.send import send
 from millstream.kernel.state import NEVER, Meta, Store
 from millstream.plan.chain import ORIGIN, SINK, Feed, micros
 

@@ -15,11 +15,11 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from millstream.errors import ExpressionFailed, NeedsSpark, PlanError
-from millstream.kernel.finish import compiled, finish_alone
+from millstream.errors import ExpressionFailed, PlanError
+from millstream.kernel.finish import compiled
 from millstream.kernel.hash import hash_columns
 from millstream.kernel.spread import labels
-from millstream.plan.chain import SINK, Output, Port
+from millstream.plan.chain import SINK, Port
 from millstream.plan.parts import Computed
 
 WEIGHT = "_weight"
@@ -39,6 +39,8 @@ class Kind(IntEnum):
     STATE = 4
     CHANGES_RIGHT = 5
     """Changes for the second input of a kernel."""
+    SUMS = 6
+    """What changes come to; see :mod:`millstream.kernel.partial`."""
 
 
 SIDES = (Kind.CHANGES, Kind.CHANGES_RIGHT)
@@ -105,25 +107,19 @@ def one_frame(chunks: Sequence[bytes]) -> pl.DataFrame:
     return frame
 
 
-def send(rows: pl.DataFrame, port: Port, bucket: int = 0) -> Iterator[Chunk]:
-    """Pack rows for whoever takes them: those to keep, the columns they want, cut by bucket.
-
-    What goes to the sink stays in the sender's ``bucket``. What nobody gets is computed, and sent only where that takes Spark.
-    """
-    kind, named = SIDES[port.side], labels(port.target, port.buckets, port.tasks)
-    all_rows = shaped(rows, port)
-    if port.unread is not None and _is_finished(all_rows, port.unread):
-        return
-    for rows in _pieces(all_rows):
+def cut(rows: pl.DataFrame, port: Port, kind: Kind, bucket: int = 0) -> Iterator[Chunk]:
+    """Pack rows for whoever takes them, cut by bucket. What goes to the sink stays in the sender's ``bucket``."""
+    named = labels(port.target, port.buckets, port.tasks)
+    for piece in pieces(rows):
         if port.stage == SINK:
-            yield Chunk(port.stage, port.target, bucket, kind, to_bytes(rows))
+            yield Chunk(port.stage, port.target, bucket, kind, to_bytes(piece))
             continue
         if port.buckets == 1 or not port.spread:
-            yield Chunk(port.stage, port.target, named[0], kind, to_bytes(rows))
+            yield Chunk(port.stage, port.target, named[0], kind, to_bytes(piece))
             continue
-        buckets = (hash_columns([rows[name] for name in port.spread]) % port.buckets).astype(np.uint16)
+        buckets = (hash_columns([piece[name] for name in port.spread]) % port.buckets).astype(np.uint16)
         order = np.argsort(buckets, kind="stable")
-        whole = to_arrow(rows[order]).combine_chunks().to_batches()[0]
+        whole = to_arrow(piece[order]).combine_chunks().to_batches()[0]
         ends = np.cumsum(np.bincount(buckets, minlength=port.buckets))
         low = 0
         for number, high in enumerate(ends):
@@ -133,16 +129,7 @@ def send(rows: pl.DataFrame, port: Port, bucket: int = 0) -> Iterator[Chunk]:
             low = int(high)
 
 
-def _is_finished(rows: pl.DataFrame, view: Output) -> bool:
-    """Compute the columns of a view, all of them; False if only Spark can."""
-    try:
-        finish_alone(view, rows, utc=False)
-    except NeedsSpark:
-        return False
-    return True
-
-
-def _pieces(rows: pl.DataFrame) -> Iterator[pl.DataFrame]:
+def pieces(rows: pl.DataFrame) -> Iterator[pl.DataFrame]:
     """The rows in parts of about :data:`PIECE` bytes; no part if there are none."""
     if rows.height:
         yield from rows.iter_slices(max(1, rows.height * PIECE // max(int(rows.estimated_size()), 1)))

@@ -69,8 +69,22 @@ def hash_columns(
         raise ValueError(f"columns of one length are needed, found lengths {sorted(lengths)}")
     if not columns:
         return np.zeros(lengths.pop(), np.uint32)
-    hashed = _fold([_words_of_column(column) for column in columns])
-    return (hashed ^ (hashed >> np.uint64(32))).astype(np.uint32)
+    return _halved(_fold([_words_of_column(column) for column in columns]))
+
+
+def hash_after(
+    columns: Sequence[pl.Series], numbers: npt.NDArray[np.uint32], last: pl.Series
+) -> npt.NDArray[np.uint32]:
+    """Hash each row over the columns and one more, where many rows have the same columns: ``numbers`` says which of them.
+
+    >>> hash_after([pl.Series(["a", "b"])], np.array([1, 0], np.uint32), pl.Series([7, 8])).tolist() == hash_columns(
+    ...     [pl.Series(["b", "a"]), pl.Series([7, 8])]
+    ... ).tolist()
+    True
+    """
+    folded = _fold([_words_of_column(column) for column in columns])[numbers]
+    folded += _words_of_column(last)
+    return _halved(_mix(folded))
 
 
 def hash_words(column: pl.Series) -> Words:
@@ -98,6 +112,10 @@ def _fold(columns: Sequence[Words]) -> Words:
         folded += words
         folded = _mix(folded)
     return folded
+
+
+def _halved(words: Words) -> npt.NDArray[np.uint32]:
+    return (words ^ (words >> np.uint64(32))).astype(np.uint32)
 
 
 def _words_of_column(column: pl.Series | pa.Array | pa.ChunkedArray) -> Words:

@@ -17,7 +17,7 @@ from millstream.errors import PipelineError, PlanError
 from millstream.kernel.admit import Gate, admit, admit_at_once, judge, outcome
 from millstream.kernel.asof import AsOfJoinKernel, LatestJoinKernel
 from millstream.kernel.changelog import ChangelogKernel
-from millstream.kernel.chunk import SIDES, Chunk, Kind, from_bytes, mark, one_frame, read_mark, send, shaped, to_bytes
+from millstream.kernel.chunk import SIDES, Chunk, Kind, from_bytes, mark, one_frame, read_mark, shaped, to_bytes
 from millstream.kernel.dedup import DeduplicateKernel
 from millstream.kernel.groups import GroupsKernel
 from millstream.kernel.interval import IntervalJoinKernel
@@ -25,6 +25,7 @@ from millstream.kernel.join import TableJoinKernel
 from millstream.kernel.kernel import Kernel, Side, State
 from millstream.kernel.over import OverKernel
 from millstream.kernel.reduce import ReduceKernel
+from millstream.kernel.send import send
 from millstream.kernel.session import SessionKernel
 from millstream.kernel.spread import labels
 from millstream.kernel.state import FOREVER, NEVER, Memory, Meta, Store
@@ -250,15 +251,16 @@ class Host:
                 origin, time = read_mark(chunk.data)
                 meta.marks[origin] = max(time, meta.marks.get(origin, NEVER))
         frames = [_frame(chunks, kind) for kind in SIDES[: operator.sides]]
+        sums = _frame(chunks, Kind.SUMS)
         befores = meta.sides or [meta.mark] * len(operator.inputs)
         afters = [max(before, mark) for before, mark in zip(befores, self._marks(operator, meta, bucket), strict=True)]
         before, after = (_least(operator, marks) for marks in (befores, afters))
-        schemas = self._schemas(operator, meta, frames)
+        schemas = self._schemas(operator, meta, frames, known=sums is not None)
         if schemas:
             sides = tuple(map(Side, befores, afters, schemas)) if operator.sides > 1 else ()
             state = State(store, meta, before, after, schemas[0], sides=sides)
             try:
-                made = kernel.step(state, *frames)
+                made = kernel.step(state, *frames, *([] if sums is None else [sums]))
             except PipelineError as error:  # a kernel knows keys, and not whose they are
                 error.message = f"{self._views(operator)}: {error.message}"
                 raise
@@ -294,17 +296,25 @@ class Host:
         names = [output.name for output in self.chain.outputs if output.number in reached]
         return f"view{'s' * (len(names) > 1)} {', '.join(names)}"
 
-    def _schemas(self, operator: Operator, meta: Meta, frames: list[pl.DataFrame | None]) -> list[pl.Schema]:
-        """Columns and types of each side: of one input as they once came, of two as the chain says. None if not known yet."""
-        if operator.sides > 1:
+    def _schemas(
+        self, operator: Operator, meta: Meta, frames: list[pl.DataFrame | None], *, known: bool
+    ) -> list[pl.Schema]:
+        """Columns and types of each side: of one input as they once came, of two as the chain says. None if not known yet.
+
+        ``known`` says that they are as the chain says for one input too: sums have other columns.
+        """
+        if operator.sides > 1 or (known and not meta.schema and frames[0] is None):
             if not self.types:
                 raise PipelineError(
-                    "a join must know the types of both its sides before a row comes, and nobody has said them",
+                    "a join, or a sum, must know the types of its input before a row comes, and nobody has said them",
                     hint="report this: Host(chain, partitions, types)",
                 )
             if not self._inputs:
                 self._inputs = input_frames(self.chain, self.types)
-            return [self._inputs[operator.number, side].schema for side in range(operator.sides)]
+            inputs = [self._inputs[operator.number, side] for side in range(operator.sides)]
+            if operator.sides > 1:
+                return [each.schema for each in inputs]
+            frames = [inputs[0]]
         if frames[0] is not None and not meta.schema:
             meta.schema = frames[0].clear().to_arrow().schema.serialize().to_pybytes()
         if not meta.schema:

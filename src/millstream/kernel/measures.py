@@ -117,10 +117,14 @@ class Linear:
         """What a batch adds to each of its groups."""
         slices = list(rows.iter_slices(exact.MAX_ROWS)) or [rows]
         parts = [self._delta(part, group) for part in slices]
-        return parts[0] if len(parts) == 1 else self.total(pl.concat(parts), group)
+        return parts[0] if len(parts) == 1 else self._total(pl.concat(parts), group)
 
     def total(self, parts: pl.DataFrame, group: list[str]) -> pl.DataFrame:
-        """Add up the columns of several parts of each group; at most :data:`exact.MAX_ROWS` of them."""
+        """Add up the columns of several parts of each group."""
+        slices = [self._total(part, group) for part in parts.iter_slices(exact.MAX_ROWS)]
+        return slices[0] if len(slices) == 1 else self._total(pl.concat(slices) if slices else parts, group)
+
+    def _total(self, parts: pl.DataFrame, group: list[str]) -> pl.DataFrame:
         sums = [pl.col(name).sum() for name in self.added]
         sums += [pl.col(f"{name}_f_rest").drop_nulls() for name in self.floats]
         for function, name in self.extremes:
@@ -150,7 +154,7 @@ class Linear:
             sums += exact.adding(f"{name}_f_")
         for function, name in self.extremes:
             sums.append(_extreme(function, name, rows.schema[name]).alias(f"{name}_{function}"))
-        delta = rows.with_columns(made).group_by(group).agg(sums)
+        delta = (rows.with_columns(made) if made else rows).group_by(group).agg(sums)
         for name in narrow:
             ones = pl.repeat(1, delta.height, dtype=pl.Int64, eager=True)
             delta = delta.with_columns(integers.split(delta[f"{name}_plain"], ones, f"{name}_s_").get_columns())

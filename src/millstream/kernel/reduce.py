@@ -8,18 +8,16 @@ reaches its end plus the allowed lateness.
 
 from __future__ import annotations
 
-import numpy as np
 import polars as pl
 
+from millstream.kernel.hash import hash_after, hash_columns
 from millstream.kernel.kernel import State, differing, matched, signed
-from millstream.kernel.measures import ROWS, Bag, Linear, bags, best, distincts, look, rendered, weigh
-from millstream.kernel.segment import PLACE, Places, place
+from millstream.kernel.measures import ROWS, Bag, bags, best, distincts, look, rendered, weigh
+from millstream.kernel.partial import AT, ONE, Adder, Sums, group_of, keys_of, micros, together, windows_of
+from millstream.kernel.segment import PLACE, Places, placed
 from millstream.kernel.sketches import merged, sketched
 from millstream.plan.nodes import WINDOW_COLUMNS
 from millstream.plan.spec import Reduce
-
-_EXPIRES = "_x"
-_ONE = "_g"  # the key of a reduction without keys
 
 
 class ReduceKernel:
@@ -27,25 +25,23 @@ class ReduceKernel:
 
     def __init__(self, spec: Reduce) -> None:
         self.spec = spec
-        self.keys = list(spec.keys) or [_ONE]
-        self.group = [*self.keys, WINDOW_COLUMNS[0]] if spec.size else self.keys
+        self.keys, self.group = keys_of(spec), group_of(spec)
         self.bags = bags(spec)
 
-    def step(self, state: State, rows: pl.DataFrame | None) -> pl.DataFrame | None:
-        """Add the rows to their groups, then close what the mark has passed."""
-        linear = Linear(self.spec, state.schema)
+    def step(self, state: State, rows: pl.DataFrame | None, sums: pl.DataFrame | None = None) -> pl.DataFrame | None:
+        """Add the rows, and what other rows come to, to their groups; then close what the mark has passed."""
         closing = self._closing(state)
-        if rows is None and closing is None:
+        if rows is None and sums is None and closing is None:
             self._expire(state)
             return None
         if rows is None:
             rows = pl.DataFrame(schema=state.schema)
-        if not self.spec.keys:
-            rows = rows.with_columns(pl.lit(0, pl.Int8).alias(_ONE))
-        if self.spec.size:
-            rows = _in_windows(rows, self.spec.size, self.spec.every or self.spec.size)
-        delta = linear.delta(rows, self.group)
-        delta = self._placed(self._count_distinct(state, rows, delta))
+        adder = Adder(self.spec, state.schema)
+        linear, came = adder.linear, adder.add_rows(rows)
+        if sums is not None:
+            came = adder.add(together(came, adder.unpack(sums)))
+        came = adder.in_windows(came)
+        delta = self._placed(self._count_distinct(state, came))
         groups = state.table("groups")
         places = delta[PLACE].to_numpy()
         old = groups.load(places, closing)
@@ -56,6 +52,8 @@ class ReduceKernel:
         rest = matched(old, delta, self.group, "anti")
         now = pl.concat([rest.select(stored), touched.filter(pl.col(ROWS) != 0).select(stored)])
         groups.save(now)
+        if self.bags:
+            rows = self._in_windows(rows)
         seen = {bag.name: self._bag(state, bag, rows, places, closing) for bag in self.bags}
 
         names = [each.name for each in self.spec.measures]
@@ -69,12 +67,12 @@ class ReduceKernel:
         exists = touched[ROWS] > 0
         changed = ~(had & exists) | differing(both, [f"_{i}" for i in range(len(names))])
         if self.spec.emit == "final":
-            ends = _micros(touched[WINDOW_COLUMNS[0]]) + (self.spec.size or 0)
+            ends = micros(touched[WINDOW_COLUMNS[0]]) + (self.spec.size or 0)
             changed = changed & (ends <= state.before)
         gone = had & changed if self.spec.retract else had & ~exists & changed
         minus, plus = before.filter(gone), after.filter(exists & changed)
         if closing is not None:
-            ends = _micros(now[WINDOW_COLUMNS[0]]) + (self.spec.size or 0)
+            ends = micros(now[WINDOW_COLUMNS[0]]) + (self.spec.size or 0)
             closed = now.filter((ends > state.before) & (ends <= state.after) & (now[ROWS] > 0))
             plus = pl.concat([plus, rendered(linear, closed, now_seen, self.group)])
         self._expire(state)
@@ -95,34 +93,57 @@ class ReduceKernel:
     def _values(self) -> list[str]:
         return [f"values_{name}" for name in distincts(self.spec)]
 
-    def _placed(self, frame: pl.DataFrame, extra: list[str] | None = None) -> pl.DataFrame:
-        """With the place of each row: by key, or by key and value; windows in the order in which they expire."""
-        columns = [*self.keys, *(extra or [])]
-        if not self.spec.size:
-            return frame.with_columns(pl.Series(PLACE, place(frame, columns)))
-        until = self.spec.size + self.spec.lateness
-        frame = frame.with_columns((_micros(frame[WINDOW_COLUMNS[0]]) + until).alias(_EXPIRES))
-        return frame.with_columns(pl.Series(PLACE, place(frame, columns, _EXPIRES))).drop(_EXPIRES)
+    def _placed(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """With the place of each row: by key; windows in the order in which they expire."""
+        hashed = hash_columns([frame[name] for name in self.keys])
+        return frame.with_columns(pl.Series(PLACE, placed(hashed, self._expiry(frame))))
 
-    def _count_distinct(self, state: State, rows: pl.DataFrame, delta: pl.DataFrame) -> pl.DataFrame:
-        """Fill in how many values each group has gained or lost. Values lie by key and value, so only those that came are read."""
-        for name in distincts(self.spec):
-            columns = [*self.group, name]
-            came = self._placed(weigh(rows.drop_nulls(name), columns), [name])
+    def _expiry(self, groups: pl.DataFrame) -> pl.Series | None:
+        """When groups go, if ever."""
+        if not self.spec.size:
+            return None
+        return micros(groups[WINDOW_COLUMNS[0]]) + (self.spec.size + self.spec.lateness)
+
+    def _count_distinct(self, state: State, came: Sums) -> pl.DataFrame:
+        """The groups that came, with how many values each has gained or lost.
+
+        Values lie by key and value, so only those that came are read.
+        """
+        delta = came.groups
+        expiry = self._expiry(delta)
+        for name, values in came.values.items():
+            numbers = values[AT]
+            hashed = hash_after([delta[key] for key in self.keys], numbers.to_numpy(), values[name])
+            places = placed(hashed, expiry.gather(numbers) if expiry is not None else None)
             table = state.table(f"values_{name}")
-            old = table.load(came[PLACE].to_numpy())
-            if old is None:
-                old = came.clear()
-            both = matched(came, old.drop(PLACE), columns, "left", suffix="_b")
-            both = both.with_columns(pl.col(f"{ROWS}_b").fill_null(0))
-            both = both.with_columns((pl.col(ROWS) + pl.col(f"{ROWS}_b")).alias(ROWS))
-            rest = matched(old, came, columns, "anti")
-            table.save(pl.concat([rest, both.filter(pl.col(ROWS) != 0).select(rest.columns)]))
-            gained = (pl.col(ROWS) > 0).cast(pl.Int64) - (pl.col(f"{ROWS}_b") > 0).cast(pl.Int64)
-            gains = both.group_by(self.group).agg(gained.sum().alias("_gained"))
-            delta = matched(delta, gains, self.group, "left")
-            delta = delta.with_columns(pl.col("_gained").fill_null(0).alias(f"{name}_d")).drop("_gained")
+            old = table.load(places)
+            both = values.with_columns(pl.Series(PLACE, places), pl.lit(0, pl.Int64).alias("_before"))
+            stored = [*self.group, name, ROWS, PLACE]
+            rest = None
+            if old is not None:
+                known = matched(old, delta.select(self.group).with_row_index(AT), self.group, "left")
+                rest = known.join(values, on=[AT, name], how="anti").select(stored)
+                known = known.select(AT, name, pl.col(ROWS).alias("_before"))
+                both = both.drop("_before").join(known, on=[AT, name], how="left")
+                both = both.with_columns(pl.col("_before").fill_null(0))
+                both = both.with_columns((pl.col(ROWS) + pl.col("_before")).alias(ROWS))
+            there = both.filter(pl.col(ROWS) != 0)
+            new = pl.concat([delta.select(self.group)[there[AT]], there.select(name, ROWS, PLACE)], how="horizontal")
+            table.save(new if rest is None else pl.concat([rest, new.select(rest.columns)]))
+            gained = (pl.col(ROWS) > 0).cast(pl.Int64) - (pl.col("_before") > 0).cast(pl.Int64)
+            gains = both.group_by(AT).agg(gained.sum().alias("_gained"))
+            delta = delta.with_row_index(AT).join(gains, on=AT, how="left", maintain_order="left")
+            delta = delta.with_columns(pl.col("_gained").fill_null(0).alias(f"{name}_d")).drop(AT, "_gained")
         return delta
+
+    def _in_windows(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Each row once for every window that holds its time, with the start of the window in its place."""
+        if not self.spec.keys:
+            rows = rows.with_columns(pl.lit(0, pl.Int8).alias(ONE))
+        if not self.spec.size:
+            return rows
+        which, starts = windows_of(rows[WINDOW_COLUMNS[0]], self.spec.size, self.spec.every or self.spec.size)
+        return rows[which].with_columns(starts)
 
     def _bag(
         self, state: State, bag: Bag, rows: pl.DataFrame, places: Places, closing: tuple[int, int] | None
@@ -164,21 +185,8 @@ class ReduceKernel:
 
     def _windowed(self, changes: pl.DataFrame) -> pl.DataFrame:
         if not self.spec.keys:
-            changes = changes.drop(_ONE)
+            changes = changes.drop(ONE)
         if not self.spec.size:
             return changes
         end = (pl.col(WINDOW_COLUMNS[0]) + pl.duration(microseconds=self.spec.size)).alias(WINDOW_COLUMNS[1])
         return changes.with_columns(end)
-
-
-def _in_windows(rows: pl.DataFrame, size: int, every: int) -> pl.DataFrame:
-    """Each row once for every window that holds its time, with the start of the window in its place."""
-    times = _micros(rows[WINDOW_COLUMNS[0]]).to_numpy()
-    starts = (times - times % every)[:, None] - every * np.arange(-(-size // every))
-    which, hop = np.nonzero(starts + size > times[:, None])
-    made = pl.Series(WINDOW_COLUMNS[0], starts[which, hop]).cast(rows.schema[WINDOW_COLUMNS[0]])
-    return (rows if size == every else rows[which]).with_columns(made)
-
-
-def _micros(times: pl.Series) -> pl.Series:
-    return times.dt.epoch("us")

@@ -46,8 +46,13 @@ _ODD = np.uint64(0x9E3779B1)
 
 def place(rows: pl.DataFrame, columns: list[str], expires: str | None = None) -> Places:
     """The place of each row: ``columns`` are hashed; ``expires`` names a column of microseconds."""
-    low: Places = hash_columns([rows[name] for name in columns], rows.height).astype(np.uint64)
-    return low if expires is None else (_seconds(rows[expires].to_numpy()) << _HALF) | low
+    return placed(hash_columns([rows[name] for name in columns], rows.height), rows[expires] if expires else None)
+
+
+def placed(hashed: npt.NDArray[np.uint32], expires: pl.Series | None = None) -> Places:
+    """The places of rows with these hashes; ``expires`` are microseconds."""
+    low: Places = hashed.astype(np.uint64)
+    return low if expires is None else (_seconds(expires.to_numpy()) << _HALF) | low
 
 
 def ordered_place(rows: pl.DataFrame, columns: list[str], expires: str | None = None) -> Places:

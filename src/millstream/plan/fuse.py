@@ -39,6 +39,7 @@ def fuse(chain: Chain) -> Chain:
 class _Steps:
     def __init__(self, chain: Chain) -> None:
         self.words = Words(chain)
+        self.specs = {each.number: each.spec for each in chain.operators}
         self.stages: dict[int, int] = {feed.number: ADMIT for feed in chain.feeds}
         self.leaders: dict[int, int] = {}
         """Who leads the step of a kernel that does not lead its own."""
@@ -109,4 +110,7 @@ class _Steps:
             return port
         port = replace(port, stage=self.stages[port.target])
         near = port.target in self.leaders or port.target in self.passing
-        return replace(port, spread=(), buckets=1) if near else port
+        if near:
+            return replace(port, spread=(), buckets=1)
+        spec = self.specs[port.target]
+        return replace(port, sums=spec) if isinstance(spec, specs.Reduce) else port

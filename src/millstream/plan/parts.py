@@ -12,7 +12,7 @@ from datetime import timedelta
 
 from millstream.plan.nodes import Emit, Named, Node, Source
 from millstream.plan.outgoing import Policy
-from millstream.plan.spec import Pass, Spec
+from millstream.plan.spec import Pass, Reduce, Spec
 
 ADMIT = 0
 """The stage of admission; kernels come after it."""
@@ -63,6 +63,8 @@ class Port:
     computed: tuple[Computed, ...] = ()
     unread: Output | None = None
     """The view whose rows these are, if nobody gets them: they are computed, and stay where they are."""
+    sums: Reduce | None = None
+    """What its target adds up, if rows go there by a shuffle: it may be sent sums in place of rows."""
 
 
 @dataclass(frozen=True, slots=True)
