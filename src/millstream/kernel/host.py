@@ -20,6 +20,7 @@ from millstream.kernel.changelog import ChangelogKernel
 from millstream.kernel.chunk import SIDES, Chunk, Kind, from_bytes, mark, one_frame, read_mark, send, shaped, to_bytes
 from millstream.kernel.dedup import DeduplicateKernel
 from millstream.kernel.groups import GroupsKernel
+from millstream.kernel.hold import HoldKernel
 from millstream.kernel.interval import IntervalJoinKernel
 from millstream.kernel.join import TableJoinKernel
 from millstream.kernel.kernel import Kernel, Side, State
@@ -37,6 +38,7 @@ from millstream.plan.spec import (
     Changelog,
     Deduplicate,
     Groups,
+    Hold,
     IntervalJoin,
     LatestJoin,
     Over,
@@ -84,6 +86,8 @@ def kernel_of(spec: Spec) -> Kernel:
             return DeduplicateKernel(spec)
         case Pass():
             return PassKernel(spec)
+        case Hold():
+            return HoldKernel(spec)
         case Groups():
             return GroupsKernel(spec)
         case TableJoin():

@@ -3,18 +3,18 @@
 A row comes with its time, and counts in every window that holds it: in one, or in several where windows overlap.
 With ``emit="changes"`` a group's row changes with every batch that touches it. With ``emit="final"`` a window's rows appear
 when the mark reaches its end, and change after that only for what was admitted late. State of a window goes when the mark
-reaches its end plus the allowed lateness.
+reaches its end plus the allowed lateness, that of a group whose key tells when it can change no more after that.
 """
 
 from __future__ import annotations
 
-import numpy as np
 import polars as pl
 
 from millstream.kernel.kernel import State, differing, matched, signed
 from millstream.kernel.measures import ROWS, Bag, Linear, bags, best, distincts, look, rendered, weigh
 from millstream.kernel.segment import PLACE, Places, place
 from millstream.kernel.sketches import merged, sketched
+from millstream.kernel.windows import in_windows
 from millstream.plan.nodes import WINDOW_COLUMNS
 from millstream.plan.spec import Reduce
 
@@ -43,7 +43,7 @@ class ReduceKernel:
         if not self.spec.keys:
             rows = rows.with_columns(pl.lit(0, pl.Int8).alias(_ONE))
         if self.spec.size:
-            rows = _in_windows(rows, self.spec.size, self.spec.every or self.spec.size)
+            rows = in_windows(rows, self.spec.size, self.spec.every or self.spec.size)
         delta = linear.delta(rows, self.group)
         delta = self._placed(self._count_distinct(state, rows, delta))
         groups = state.table("groups")
@@ -87,7 +87,7 @@ class ReduceKernel:
         return state.before + self.spec.lateness, state.after + self.spec.lateness
 
     def _expire(self, state: State) -> None:
-        if self.spec.size and state.after > state.before:
+        if (self.spec.size or self.spec.horizon) and state.after > state.before:
             for name in ("groups", *self._values(), *(bag.name for bag in self.bags)):
                 if name in state.meta.tables:
                     state.table(name).expire(state.after)
@@ -98,10 +98,14 @@ class ReduceKernel:
     def _placed(self, frame: pl.DataFrame, extra: list[str] | None = None) -> pl.DataFrame:
         """With the place of each row: by key, or by key and value; windows in the order in which they expire."""
         columns = [*self.keys, *(extra or [])]
-        if not self.spec.size:
+        horizon = self.spec.horizon
+        if self.spec.size:
+            time, until = WINDOW_COLUMNS[0], self.spec.size + self.spec.lateness
+        elif horizon is not None:
+            time, until = horizon.time, horizon.span + 1
+        else:
             return frame.with_columns(pl.Series(PLACE, place(frame, columns)))
-        until = self.spec.size + self.spec.lateness
-        frame = frame.with_columns((_micros(frame[WINDOW_COLUMNS[0]]) + until).alias(_EXPIRES))
+        frame = frame.with_columns((_micros(frame[time]) + until).alias(_EXPIRES))
         return frame.with_columns(pl.Series(PLACE, place(frame, columns, _EXPIRES))).drop(_EXPIRES)
 
     def _count_distinct(self, state: State, rows: pl.DataFrame, delta: pl.DataFrame) -> pl.DataFrame:
@@ -169,15 +173,6 @@ class ReduceKernel:
             return changes
         end = (pl.col(WINDOW_COLUMNS[0]) + pl.duration(microseconds=self.spec.size)).alias(WINDOW_COLUMNS[1])
         return changes.with_columns(end)
-
-
-def _in_windows(rows: pl.DataFrame, size: int, every: int) -> pl.DataFrame:
-    """Each row once for every window that holds its time, with the start of the window in its place."""
-    times = _micros(rows[WINDOW_COLUMNS[0]]).to_numpy()
-    starts = (times - times % every)[:, None] - every * np.arange(-(-size // every))
-    which, hop = np.nonzero(starts + size > times[:, None])
-    made = pl.Series(WINDOW_COLUMNS[0], starts[which, hop]).cast(rows.schema[WINDOW_COLUMNS[0]])
-    return (rows if size == every else rows[which]).with_columns(made)
 
 
 def _micros(times: pl.Series) -> pl.Series:

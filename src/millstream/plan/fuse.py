@@ -83,7 +83,12 @@ class _Steps:
         match operator.spec:
             case specs.Reduce(keys=keys) | specs.Session(keys=keys) | specs.Groups(keys=keys):
                 return {name} & set(keys)
-            case specs.Top(columns=columns) | specs.Over(columns=columns) | specs.Deduplicate(columns=columns):
+            case (
+                specs.Top(columns=columns)
+                | specs.Over(columns=columns)
+                | specs.Deduplicate(columns=columns)
+                | specs.Hold(columns=columns)
+            ):
                 return {name} & set(columns)
             case specs.TableJoin() | specs.IntervalJoin() | specs.AsOfJoin() | specs.LatestJoin():
                 return {name} | self._sides(operator, name)
