@@ -17,6 +17,7 @@ import polars as pl
 import pyarrow as pa
 
 from millstream.errors import ExpressionFailed, PlanError
+from millstream.kernel.first import promising
 from millstream.kernel.hash import hash_columns
 from millstream.kernel.scalar import Scalar, compile_scalar
 from millstream.kernel.spread import labels
@@ -113,6 +114,8 @@ def send(rows: pl.DataFrame, port: Port, bucket: int = 0) -> Iterator[Chunk]:
     """
     kind, named = SIDES[port.side], labels(port.target, port.buckets, port.tasks)
     all_rows = shaped(rows, port)
+    if port.first is not None:
+        all_rows = promising(all_rows, port.first)
     for rows in _pieces(all_rows):
         if port.stage == SINK:
             yield Chunk(port.stage, port.target, bucket, kind, to_bytes(rows))

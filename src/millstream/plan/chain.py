@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from millstream.plan import expression, facts
+from millstream.plan import spec as specs
 from millstream.plan.fuse import fuse
 from millstream.plan.lay import Laid, OneInput, hold, lay, starts
 from millstream.plan.nodes import (
@@ -290,7 +291,10 @@ class _Builder:
             ):  # the columns of a union are those of its first relation, the others' by their order
                 columns = {name: columns[other] for name, other in zip(names, output_columns(each), strict=True)}
             wanted = {name: expression.substitute(text, columns) for name, text in laid.wanted.items()}
-            port = Port(maker.stage, maker.number, (), None, laid.spread, self.buckets, laid.marks, self.tasks)
+            first = laid.spec if isinstance(laid.spec, specs.Top) and laid.spec.insert_only else None
+            port = Port(
+                maker.stage, maker.number, (), None, laid.spread, self.buckets, laid.marks, self.tasks, first=first
+            )
             self._connect(rows, port, wanted)
             rows.maker.retract = True  # what is taken back must be said: an aggregate cannot look it up
         return maker

@@ -114,4 +114,4 @@ class _Steps:
             return port
         port = replace(port, stage=self.stages[port.target])
         near = port.target in self.leaders or port.target in self.passing
-        return replace(port, spread=(), buckets=1) if near else port
+        return replace(port, spread=(), buckets=1, first=None) if near else port

@@ -11,7 +11,7 @@ from datetime import timedelta
 
 from millstream.plan.nodes import Emit, Named, Node, Source
 from millstream.plan.outgoing import Policy
-from millstream.plan.spec import Pass, Spec
+from millstream.plan.spec import Pass, Spec, Top
 
 ADMIT = 0
 """The stage of admission; kernels come after it."""
@@ -60,6 +60,8 @@ class Port:
     """Takes the rows that admission rejects as late, and no others."""
     side: int = 0
     computed: tuple[Computed, ...] = ()
+    first: Top | None = None
+    """Who takes them wants the first alone, and nothing is taken back: what cannot be among them need not be sent."""
 
 
 @dataclass(frozen=True, slots=True)
