@@ -150,6 +150,17 @@ def sliding(column: str, size: int) -> Window:
     return window
 
 
+def windowed(below: Meaning, window: Window) -> Meaning:
+    """Each row once for every window that holds it; final ones when that is over."""
+
+    def meaning(world: World) -> Seen:
+        seen = world.see(below)
+        found = window(seen.rows, seen.mark if world.final else FOREVER)
+        return Seen([{**row, **times} for times, inside in found for row in inside], seen.mark)
+
+    return meaning
+
+
 def distinct(below: Meaning) -> Meaning:
     """Each row once."""
 

@@ -37,6 +37,8 @@ class Plan:
     meaning: Meaning
     once: bool = False
     """Whether a final row of it is said once, where nothing is late."""
+    windows: bool = False
+    """Whether its rows are of windows, and nobody has gathered them yet."""
 
     @property
     def time(self) -> str | None:
@@ -60,11 +62,12 @@ class Unfit(Exception):
 class Author:
     """Makes plans over some sources; names of columns are never used twice.
 
-    With ``few`` groups are mostly told by columns of few values, so that they have several rows, which come and go.
+    With ``few`` groups are mostly told by columns of few values, so that they have several rows, which come and go. With ``windows``
+    plans are of rows that have windows, and groups are mostly of one.
     """
 
-    def __init__(self, chance: Random, sources: dict[str, Source], few: bool = False) -> None:
-        self.chance, self.few = chance, few
+    def __init__(self, chance: Random, sources: dict[str, Source], few: bool = False, windows: bool = False) -> None:
+        self.chance, self.few, self.windows = chance, few, windows
         self.sources = {
             name: Plan(Relation(source), shop.kinds(name), means.source(name)) for name, source in sources.items()
         }
@@ -79,12 +82,24 @@ class Author:
 
     def plan(self, length: int, base: Plan | None = None) -> Plan:
         """A plan of some operators, on another one or a source. Its last operator is a kernel."""
-        plan = base or self.sources[self.chance.choice("aaabbu")]
+        plan = base or (self.in_windows() if self.windows else self.sources[self.chance.choice("aaabbu")])
         names = list(OPERATORS)
         for number in range(length):
             last = number == length - 1
             plan = self.step(plan, [name for name in names if not (last and name in ("where", "select"))])
         return plan
+
+    def in_windows(self) -> Plan:
+        """Rows of a stream with their windows."""
+        plan = self.sources[self.chance.choice("aab")]
+        if self.chance.random() < 0.4:
+            plan = self.step(plan, ["where", "select", "deduplicate", "as-of join", "interval join"])
+        if plan.time is None:
+            return self.in_windows()
+        made, meaning = _window(self, plan, self.chance.choice(("tumbling", "hopping")))
+        times = {"window_start": "time", "window_end": "time"}
+        meant = means.windowed(plan.meaning, meaning)
+        return Plan(plan.relation.windowed(made), plan.kinds | times, meant, once=True, windows=True)
 
     def step(self, plan: Plan, names: list[str]) -> Plan:
         """The plan with one more operator: the first that fits of these, in any order, those that seldom fit rather before others."""
@@ -109,6 +124,9 @@ class Author:
 
     def keys(self, plan: Plan, most: int = 2, least: int = 0) -> list[str]:
         """Some columns to tell groups by."""
+        if (known := _windows_of(plan)) and self.chance.random() < 0.7:
+            others = [name for name in plan.of("int", "text") if name not in known]
+            return [self.one(known), *self.some(others, most - 1)]
         if not self.few:
             return self.some(plan.of(*PLAIN), most, least)
         few = plan.of("int", "text")
@@ -269,7 +287,8 @@ def _top(author: Author, plan: Plan) -> Plan:
     written, order = _order(author, plan)
     ties: Ties | None = author.chance.choice((None, None, "rank", "dense_rank"))
     meaning = means.top(plan.meaning, size, order, per, ties)
-    return Plan(plan.relation.top(size, written, per, ties=ties), plan.kinds, meaning)
+    once = plan.once and bool(set(per) & set(_windows_of(plan)))
+    return Plan(plan.relation.top(size, written, per, ties=ties), plan.kinds, meaning, once)
 
 
 def _over(author: Author, plan: Plan) -> Plan:
@@ -376,6 +395,11 @@ def _union(author: Author, plan: Plan) -> Plan:
     return Plan(plan.relation.union(more.relation), plan.kinds, means.union((plan.meaning, more.meaning)))
 
 
+def _windows_of(plan: Plan) -> list[str]:
+    """The columns of its windows, if its rows are of some and have them still."""
+    return [name for name in ("window_start", "window_end") if plan.windows and name in plan.kinds]
+
+
 def _another(author: Author, stream: bool) -> Plan:
     """Another plan for the other side: a stream with its time, or a table."""
     plan = author.sources[author.chance.choice("ab" if stream else "auu")]
@@ -453,7 +477,9 @@ def _as_of_join(author: Author, plan: Plan) -> Plan:
 def _regular_join(author: Author, plan: Plan) -> Plan:
     """Of tables, of streams, or of one of each."""
     stream = author.chance.random() < (0.5 if plan.is_stream else 0.2)
-    other, joining, on = _join(author, plan, _another(author, stream), "inner inner left right full semi anti")
+    like = author.windows and author.chance.random() < 0.7
+    beside = author.in_windows() if like else _another(author, stream)
+    other, joining, on = _join(author, plan, beside, "inner inner left right full semi anti")
     relation = plan.relation.join(other.relation, on, joining.how)  # type: ignore[arg-type]
     return _beside(plan, other, joining, relation, means.table_join(joining, plan.meaning, other.meaning))
 

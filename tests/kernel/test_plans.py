@@ -87,10 +87,10 @@ def run(
     agree(local, shop, views)
 
 
-def check(chance: Random, few: bool = False) -> None:
+def check(chance: Random, few: bool = False, windows: bool = False) -> None:
     """One plan over one log: right after every batch, and the same with other batches, buckets and tasks."""
     declared, partitions = sources(chance), chance.choice((1, 2))
-    views = views_of(chance, Author(chance, declared, few))
+    views = views_of(chance, Author(chance, declared, few, windows))
     log = random_log(chance, declared, partitions, chance.choice((8, 25, 45)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(host, "kernel_of", in_time(host.kernel_of))
@@ -155,6 +155,8 @@ def _time(spec: specs.Spec, side: int) -> tuple[str, int] | None:
             return time, span
         case specs.AsOfJoin() if side == 0:
             return "_t", spec.lateness
+        case specs.Over(until=specs.Horizon(time, span)) | specs.Reduce(horizon=specs.Horizon(time, span)):
+            return time, span
         case specs.Over() | specs.Deduplicate() | specs.Top() | specs.Groups() if spec.horizon is not None:
             return spec.horizon.time, spec.horizon.span
         case _:
@@ -166,6 +168,13 @@ def _time(spec: specs.Spec, side: int) -> tuple[str, int] | None:
 @some
 def test_a_plan_gives_after_every_batch_what_all_rows_give(seed: int) -> None:
     check(Random(seed), few=seed % 4 > 0)
+
+
+@pytest.mark.timeout(300 + 5 * PLANS)
+@seeds
+@some
+def test_a_plan_over_rows_of_windows_gives_what_all_rows_give(seed: int) -> None:
+    check(Random(seed), few=seed % 4 > 0, windows=True)
 
 
 def test_plans_are_of_all_operators() -> None:

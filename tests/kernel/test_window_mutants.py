@@ -6,15 +6,16 @@ from functools import partial
 from random import Random
 
 import pytest
-from tests.kernel import test_dedup, test_over, test_session, test_top, test_windows
+from tests.kernel import test_dedup, test_final, test_first, test_over, test_session, test_top, test_windows
 from tests.kernel.alone import SECOND
 from tests.kernel.test_mutants import Mutant, mutated
 
-from millstream.kernel import exact, frame, keyed, measures, top
+from millstream.kernel import exact, first, frame, keyed, measures, top, windows
 from millstream.kernel import partial as partial_sums
 from millstream.kernel.dedup import DeduplicateKernel
 from millstream.kernel.frame import Layout
 from millstream.kernel.groups import GroupsKernel
+from millstream.kernel.hold import HoldKernel
 from millstream.kernel.keyed import Keyed
 from millstream.kernel.over import OverKernel
 from millstream.kernel.session import SessionKernel
@@ -59,8 +60,8 @@ def summed(chance: Random) -> None:
 
 MUTANTS = [
     # windows that overlap
-    Mutant("a row is in the last window alone", partial_sums.windows_of, "np.arange(-(-size // every))", "np.arange(1)", hops),
-    Mutant("a row is in a window that ends with it", partial_sums.windows_of, "starts + size > found", "starts + size >= found", partial(test_windows.check, name="hopping by no divisor")),
+    Mutant("a row is in the last window alone", windows.windows_of, "np.arange(-(-size // every))", "np.arange(1)", hops),
+    Mutant("a row is in a window that ends with it", windows.windows_of, "starts + size > found", "starts + size >= found", partial(test_windows.check, name="hopping by no divisor")),
     Mutant("a pane is as long as a step", partial_sums.Adder.__init__, "math.gcd(spec.size, spec.every or spec.size)", "(spec.every or spec.size)", partial(test_windows.check, name="hopping by no divisor")),
     # keys and timers
     Mutant("timers do not ring", Keyed._due, "pl.col(_DUE) <= self._state.after).select", "pl.col(_DUE) < self._state.before).select", final),
@@ -84,6 +85,15 @@ MUTANTS = [
     Mutant("an order that went has a rank", Ranks.ahead, "weights > 0", "weights >= 0", partial(tops, deletes=True)),
     Mutant("one is left out for those that tie with it", TopKernel._promising, 'self.spec.ties or "rank"', "None", partial(tops, order=UP)),
     Mutant("groups are forgotten too early", Keyed.close_until, "end >= self._state.after", "end >= self._state.after + 30_000_000", test_top.check_forgetting),
+    Mutant("a top shows a window that is open", TopKernel.step, "closes <= state.after", "closes <= state.after + 5_000_000", test_final.check_top),
+    Mutant("a top does not wake when a window is over", Keyed.close_until, ".then(end - early)", ".then(end + 1)", partial(test_final.check_top, lateness=LATE)),
+    Mutant("what ties with the best is not sent", first.promising, '"dense" if spec.ties == "dense_rank" else "min"', '"ordinal"', test_first.check),
+    Mutant("the worst is sent", first.promising, "value.max() if order.descending else value.min()", "value.min() if order.descending else value.max()", test_first.check),
+    Mutant("what is no number is compared", first.promising, "is_nan().any()", "is_null().all()", test_first.check, seed=142),
+    Mutant("nulls are not sent", first.promising, "fill_null(True)", "fill_null(False)", test_first.check),
+    # rows that wait
+    Mutant("rows of open windows go on", HoldKernel.step, "over = came[_ENDS] <= state.after", "over = came[_ENDS] > 0", test_final.check_hold),
+    Mutant("rows that wait are forgotten", HoldKernel.step, "pl.concat([waiting, old.filter(~due)])", "waiting", test_final.check_hold),
     # ranks and frames
     Mutant("peers are ranked by their place", frame.called, "layout.peers_first - layout.first + 1", "at - layout.first + 1", ranks),
     Mutant("the row before is of another group", frame.called, "(other >= layout.first) & (other < layout.end)", "(other >= 0) & (other < len(at))", ranks),

@@ -67,6 +67,10 @@ RELATIONS = {
     "then": THEN,
     "now": NOW,
     "tables": COUNTED.join(USERS, on="user = id", how="left"),
+    "hops": CLICKS.windowed(hopping("at", "5 minutes", "1 minute")),
+    "highest": CLICKS.windowed(tumbling("at", "1 minute")).top(1, by="amount DESC", per="window_end", ties="rank"),
+    "numbered in windows": CLICKS.windowed(tumbling("at", "1 minute")).over(["window_start", "page"], order="amount").add(n="row_number()"),
+    "counted in windows": CLICKS.windowed(tumbling("at", "1 minute")).group_by("page", "window_start AS s").agg(n="count(*)"),
     "behind": NEAR.group_by("page", tumbling("at", "1 minute")).agg(s="sum(price)"),
 }  # fmt: skip
 SAMPLES: tuple[specs.Spec, ...] = (
@@ -77,6 +81,8 @@ SAMPLES: tuple[specs.Spec, ...] = (
     specs.Over(("user",), ("user", "at"), (specs.Order("at"),), (Look("n", "count", (), Frame("rows", 2, 0)),)),
     specs.Deduplicate(("id",), ("id", "at"), specs.Horizon("at")),
     specs.Pass(("a",)),
+    specs.Pass(("at",), time="at", size=HOUR, every=HOUR // 2),
+    specs.Hold(("at",), ("at", "window_end"), "window_end"),
     specs.Groups(("user",), ("user",), (), same),
     specs.TableJoin("left", 1, (), ()),
     specs.IntervalJoin("inner", 1, (), (), 0, HOUR),
@@ -186,6 +192,30 @@ def test_one_row_in_all_does_not_grow_unless_its_values_do() -> None:
             "when the mark is beyond window_start + 2 minutes",
         ),
         (
+            RELATIONS["highest"],
+            "those of rank up to 1 by amount DESC of each window_end",
+            "the rows of rank up to 1 of each window_end: nothing is taken back",
+            "when the mark is beyond window_end + 1 minute",
+        ),
+        (
+            RELATIONS["numbered in windows"],
+            "each row among rows of equal window_start, page, in the order of amount: n = row_number()",
+            "every row of each window_start and page, as long as any of them may change",
+            "when the mark is beyond window_start + 2 minutes",
+        ),
+        (
+            RELATIONS["counted in windows"],
+            "by page, window_start AS s: n = count(*)",
+            "one row for each page and s: count(*)",
+            "when the mark is beyond window_start + 2 minutes",
+        ),
+        (
+            RELATIONS["hops"],
+            "each row once for each window of hopping(at, 5 minutes, every 1 minute)",
+            "nothing",
+            "nothing to drop",
+        ),
+        (
             RELATIONS["session"],
             "by user, session(at, 30 minutes): n = count(*), pages = collect_list(page)",
             "one row for each user and session: count(*); and every page, for collect_list(page)",
@@ -234,6 +264,16 @@ def test_a_final_view_says_when_a_row_appears() -> None:
     assert kernel(PER_MINUTE, emit="final").does.endswith("; a row appears when the mark reaches window_end")
     assert kernel(RELATIONS["soon"], emit="final").does.endswith("; a row appears when the mark is beyond at")
     assert "appears" not in kernel(PER_MINUTE).does
+    rows = CLICKS.windowed(tumbling("at", "1 minute"))
+    assert kernel(RELATIONS["highest"], emit="final").does.endswith("; a row appears when the mark reaches window_end")
+    by_start = kernel(rows.top(1, by="amount", per="window_start"), emit="final")
+    assert by_start.does.endswith("; a row appears when the mark reaches window_start + 1 minute")
+    waits = kernel(rows, emit="final")
+    assert (waits.does, waits.keeps, waits.drops) == (
+        "the rows of windows that are over; a row appears when the mark reaches window_end",
+        "the rows of windows that are not over yet",
+        "when the mark reaches window_end",
+    )
 
 
 def test_a_feed_says_how_it_is_judged_and_what_admission_keeps() -> None:

@@ -91,6 +91,18 @@ BOUNDED: dict[str, Make] = {
     "windows": lambda it: windows(it["clicks"], "user").join(
         windows(it["clicks"], "page"), ["window_start", "window_end"]
     ),
+    "rank in windows": lambda it: (
+        it["clicks"].windowed(tumbling("at", "1 day")).over("window_start", order="amount").add(n="rank()")
+    ),
+    "list of windows": lambda it: (
+        it["clicks"].windowed(tumbling("at", "1 day")).group_by("window_end").agg(all="collect_list(user)")
+    ),
+    "groups of windows": lambda it: windows(it["clicks"], "page").group_by("window_start").agg(m="median(n_page)"),
+    "in one window": lambda it: (
+        it["clicks"]
+        .windowed(tumbling("at", "1 day"))
+        .join(it["sales"].windowed(tumbling("sold", "1 day")), ["window_start", "window_end"])
+    ),
     "of one time": lambda it: it["clicks"].join(it["sales"], on="user = buyer AND at = sold"),
     "union": lambda it: it["clicks"].select("at").union(it["sales"].select("sold AS at")),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -10,12 +11,12 @@ import pytest
 
 from millstream.errors import PlanError
 from millstream.pipeline import Pipeline
-from millstream.plan.chain import ViewPlan, build_chain
-from millstream.plan.facts import is_bounded, is_insert_only, natural_key, settled
+from millstream.plan.chain import Chain, ViewPlan, build_chain
+from millstream.plan.facts import event_time, is_bounded, is_insert_only, natural_key, settled
 from millstream.plan.nodes import Frame, Hopping, Session, Sliding
 from millstream.plan.relation import Relation
 from millstream.plan.source import Clock
-from millstream.plan.spec import Deduplicate, Groups, Horizon, Order, Over, Pass, Reduce, Spec, TableJoin, Top
+from millstream.plan.spec import Deduplicate, Groups, Hold, Horizon, Order, Over, Pass, Reduce, Spec, TableJoin, Top
 from millstream.plan.spec import Session as SessionSpec
 from millstream.plan.window import hopping, rows, session, sliding, span, tumbling
 
@@ -270,11 +271,53 @@ def test_a_function_of_groups_says_what_it_gives(shop: Pipeline, clicks: Relatio
         (lambda it: it.union("x"), "expected relations"),
         (lambda it: it.explode("tags", as_="a b"), "name of the element"),
         (lambda it: it.map_groups(1, "k", "n long"), "expected a function"),
+        (lambda it: it.windowed(session("at", "1 minute")), "the same for all rows"),
+        (lambda it: it.windowed(tumbling("n", "1 minute")), "windowed: a window over n; expected at"),
+        (lambda it: it.windowed(tumbling("at", "1 minute")).windowed(tumbling("at", "1 hour")), "of windows already"),
+        (lambda it: it.windowed(tumbling("at", "1 minute")).deduplicate("k"), "matter of event time"),
     ],
 )
 def test_what_does_not_hold_together_is_refused_in_its_line(clicks: Relation, make: Any, message: str) -> None:
     with pytest.raises(PlanError, match=f"test_window.py:.*{message}"):
         make(clicks)
+
+
+def test_rows_with_their_windows_are_facts_that_tell_when_they_are_over(clicks: Relation) -> None:
+    made = clicks.windowed(hopping("at", "5 minutes", "1 minute"))
+    late = timedelta(seconds=5)
+    assert made.columns == (*clicks.columns, "window_start", "window_end")
+    assert settled(made.node) == {"window_start": 5 * MINUTE + late, "window_end": late}
+    assert settled(made.select("window_end AS over", "n").node) == {"over": late}
+    assert settled(made.group_by("window_end AS over", "k").agg(x="count(*)").node) == {"over": late}
+    assert settled(made.over(["k", "window_end"], order="n").add(x="lag(n)").node) == {"window_end": late}
+    assert (is_insert_only(made.node), event_time(made.node), natural_key(made.node)) == (True, None, ())
+
+
+def test_windows_side_by_side_need_no_kernel_and_a_top_of_them_gets_the_first_alone(clicks: Relation) -> None:
+    made = clicks.windowed(tumbling("at", "1 minute"))
+    assert not chain_of(made, "changes").operators
+    best = made.where("n > 3").select("n", "window_start AS s").top(1, by="n DESC", per="s")
+    for emit in ("changes", "final"):
+        chain = chain_of(best, emit)
+        (operator,) = chain.operators
+        late = 5_000_000 if emit == "final" else 0
+        horizon = Horizon("s", 65_000_000)
+        assert operator.spec == Top(("s",), ("n", "s"), (Order("n", True),), 1, horizon, emit=emit, lateness=late)  # type: ignore[arg-type]
+        assert [port.first for port in chain.feeds[0].ports] == [replace(operator.spec, retract=True)]
+
+
+def test_final_rows_of_windows_wait_where_nothing_else_does(clicks: Relation) -> None:
+    made = clicks.select("k", "at").windowed(tumbling("at", "1 minute"))
+    names = ("k", "at", "window_start", "window_end")
+    assert spec_of(made, "final") == Hold(("at",), names, "window_end", retract=True)
+    kinds = [type(each.spec) for each in chain_of(made.top(1, by="k"), "final").operators]
+    assert kinds == [Hold, Top]
+    kinds = [type(each.spec) for each in chain_of(made.group_by("window_end").agg(n="count(*)"), "final").operators]
+    assert kinds == [Hold, Reduce]
+
+
+def chain_of(relation: Relation, emit: Any) -> Chain:
+    return build_chain([ViewPlan("v", relation.node, "sqlite:x", emit, ())], buckets=2, to="sqlite:x")
 
 
 def test_a_renamed_event_time_is_still_the_event_time() -> None:

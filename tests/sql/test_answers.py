@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from random import Random
 from typing import Any
 
 import duckdb
+import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
@@ -123,6 +125,87 @@ def test_the_best_of_each_window_with_all_that_tie(trial: Begin) -> None:
     """
     found = answer(trial, sql, some_bids, emit="final")
     assert found == [(1, 2, at(5)), (1, 2, at(10)), (2, 2, at(-5)), (2, 2, at(0))]
+
+
+HIGHEST = """
+    SELECT auction, price FROM tumble(TABLE bid, at, INTERVAL 10 SECONDS)
+    QUALIFY {call} OVER (PARTITION BY window_start, window_end ORDER BY price DESC) {bound}
+"""
+JOINED = """
+    SELECT a.price, b.price AS other FROM {one} a {how} JOIN {other} b
+    ON a.window_start = b.window_start AND a.auction = b.auction AND a.bidder = b.bidder
+"""
+IN_WINDOWS = {
+    "the highest": HIGHEST.format(call="rank()", bound="= 1"),
+    "the two highest": HIGHEST.format(call="dense_rank()", bound="<= 2"),
+    "numbers": """
+        SELECT auction, price, rank() OVER (PARTITION BY window_start ORDER BY price) AS r
+        FROM tumble(TABLE bid, at, INTERVAL 10 SECONDS)
+    """,
+    "counted later": """
+        SELECT window_end, count(*) AS n, max(price) AS most
+        FROM (SELECT price + 1 AS price, window_end FROM tumble(TABLE bid, at, INTERVAL 10 SECONDS) WHERE price > 3)
+        GROUP BY window_end
+    """,
+    "joined": JOINED.format(
+        one="tumble(TABLE bid, at, INTERVAL 10 SECONDS)",
+        how="LEFT",
+        other="(SELECT * FROM tumble(TABLE bid, at, INTERVAL 10 SECONDS) WHERE price < 5)",
+    ),
+}
+"""Queries over rows with their windows. DuckDB reads them over a table that has the columns of the windows."""
+
+
+@pytest.mark.parametrize("emit", ["changes", "final"])
+@pytest.mark.parametrize("name", IN_WINDOWS)
+@settings(max_examples=4, deadline=None)
+@given(st.integers(0, 2**32))
+def test_rows_with_their_windows_answer_what_duckdb_answers(name: str, emit: Any, seed: int) -> None:
+    random = Random(seed)
+    times = sorted(random.choices(range(40), k=30))
+    made = [(random.randrange(3), random.randrange(2), random.randrange(8), second) for second in times]
+    pipeline, relations = bids()
+    relation = compile_query(IN_WINDOWS[name], relations)
+    pipeline.view("answer", relation, emit=emit)
+    rows = [bid(auction, price, second, bidder) for auction, bidder, price, second in made]
+    with Trial(pipeline) as trial:
+        cuts = [0, *sorted(random.choices(range(30), k=3)), 30]
+        for low, high in pairwise(cuts):
+            trial.feed("bid", rows[low:high])
+            if emit == "final":
+                over = [row for row in made if row[3] < (made[high - 1][3] if high else 0) // 10 * 10]
+                assert found_in(trial, relation) == in_windows(name, over), "before the end"
+        trial.close()
+        assert found_in(trial, relation) == in_windows(name, made)
+
+
+def found_in(trial: Trial, relation: Relation) -> Counter[tuple[Any, ...]]:
+    return Counter(tuple(row[column] for column in relation.columns) for row in trial.rows("answer"))
+
+
+def in_windows(name: str, rows: Rows) -> Counter[tuple[Any, ...]]:
+    """DuckDB's answer, over a table of rows with their windows."""
+    sql = IN_WINDOWS[name].replace("tumble(TABLE bid, at, INTERVAL 10 SECONDS)", "e")
+    with duckdb.connect() as db:
+        db.execute("SET timezone = 'UTC'")
+        db.execute(
+            "CREATE TABLE e (auction BIGINT, bidder BIGINT, price BIGINT, window_start TIMESTAMPTZ, window_end TIMESTAMPTZ)"
+        )
+        for auction, bidder, price, second in rows:
+            start = at(second // 10 * 10)
+            db.execute(
+                "INSERT INTO e VALUES (?, ?, ?, ?, ?)", [auction, bidder, price, start, start + timedelta(seconds=10)]
+            )
+        return Counter(db.execute(sql).fetchall())
+
+
+def test_a_row_of_windows_that_overlap_is_in_each_of_them(trial: Begin) -> None:
+    sql = """
+        SELECT auction, price, window_start FROM hop(TABLE bid, at, INTERVAL 5 SECONDS, INTERVAL 10 SECONDS)
+        QUALIFY row_number() OVER (PARTITION BY window_start ORDER BY price DESC) = 1
+    """
+    found = answer(trial, sql, some_bids, emit="final")
+    assert found == [(1, 50, at(5)), (1, 50, at(10)), (2, 30, at(-5)), (2, 30, at(0))]
 
 
 def test_sessions(trial: Begin) -> None:

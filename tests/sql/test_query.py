@@ -122,6 +122,33 @@ SAME: dict[str, Relation] = {
     )
     .agg(n="count(*)")
     .select("n"),
+    "SELECT * FROM tumble(TABLE bid, at, INTERVAL 1 MINUTE)": BID.windowed(MINUTE),
+    "SELECT w.price, window_end AS e FROM hop(TABLE bid, at, INTERVAL 2 SECONDS, INTERVAL 10 SECONDS) w WHERE w.window_start > at": (
+        BID.windowed(hopping("at", "10 seconds", "2 seconds"))
+        .where("window_start > at")
+        .select("price", "window_end AS e")
+    ),
+    "SELECT price FROM tumble(TABLE bid, at, INTERVAL 1 MINUTE)"
+    " QUALIFY rank() OVER (PARTITION BY window_start, window_end ORDER BY price DESC) = 1": BID.windowed(MINUTE)
+    .top(1, "price DESC", ["window_start", "window_end"], ties="rank")
+    .select("price"),
+    "SELECT p, count(*) AS n FROM (SELECT price AS p, window_end FROM tumble(TABLE bid, at, INTERVAL 1 MINUTE)) GROUP BY p, window_end": (
+        BID.windowed(MINUTE)
+        .select("price AS p", "window_end")
+        .group_by("p", "window_end")
+        .agg(n="count(*)")
+        .select("p", "n")
+    ),
+    "SELECT a.price FROM tumble(TABLE bid, at, INTERVAL 1 MINUTE) a WHERE EXISTS (SELECT * FROM"
+    " (SELECT id, window_end AS over FROM tumble(TABLE sale, at, INTERVAL 1 MINUTE)) s WHERE s.id = a.auction AND over = a.window_end)": (
+        BID.windowed(MINUTE)
+        .join(
+            SALE.windowed(MINUTE).select("id", "window_end AS over"),
+            on=["auction = id", "window_end = over"],
+            how="semi",
+        )
+        .select("price")
+    ),
     "SELECT bidder, window_start, window_end, count(*) AS n FROM session(TABLE bid PARTITION BY bidder, at, INTERVAL '10 seconds')"
     " GROUP BY bidder, window_start, window_end": BID.group_by("bidder", session("at", "10 seconds")).agg(n="count(*)"),
     "SELECT auction, count(*) AS n FROM slide(TABLE bid, at, INTERVAL 1 HOUR 30 MINUTES) GROUP BY auction, window_start, window_end": (

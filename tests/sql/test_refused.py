@@ -149,7 +149,7 @@ REFUSED = [
     ("SELECT rand() AS r FROM bid", 8, "found rand, which is not the same each time", ""),
     # windows
     (
-        "SELECT price FROM tumble(TABLE bid, at, INTERVAL 1 MINUTE)",
+        "SELECT price FROM session(TABLE bid PARTITION BY bidder, at, INTERVAL 1 MINUTE)",
         19,
         "expected window_start and window_end",
         "GROUP BY …",
@@ -191,11 +191,21 @@ REFUSED = [
         "PARTITION BY nothing; expected what GROUP BY has besides the window: bidder",
         "PARTITION BY bidder",
     ),
+    ("SELECT price FROM slide(TABLE bid, at, INTERVAL 1 MINUTE)", 19, "slide(…) gives windows", "GROUP BY …"),
+    ("SELECT price FROM tumble(TABLE bid PARTITION BY bidder, at, INTERVAL 1 MINUTE)", 19, "in GROUP BY", "GROUP BY …"),
+    ("SELECT price FROM tumble(TABLE bid, price, INTERVAL 1 MINUTE)", 19, "expected at", "tumbling"),
+    (
+        "SELECT count(*) AS n FROM tumble((SELECT * FROM tumble(TABLE bid, at, INTERVAL 1 MINUTE)), at, INTERVAL 1 HOUR)"
+        " GROUP BY window_start",
+        122,
+        "rows that are of windows already",
+        "window_start",
+    ),
     ("SELECT count(*) AS n FROM bid GROUP BY window(at)", 40, "expected a time, a length", "window(at, '10 seconds'"),
     ("SELECT window FROM bid GROUP BY window(at, '1 minute')", 8, "no column window", ""),
     (
-        "SELECT 1 AS x FROM tumble(TABLE bid, at, INTERVAL 1 MINUTE) a JOIN tumble(TABLE sale, at, INTERVAL 1 MINUTE) b ON auction = id",
-        63,
+        "SELECT count(*) AS n FROM tumble(TABLE bid, at, INTERVAL 1 MINUTE) a JOIN tumble(TABLE sale, at, INTERVAL 1 MINUTE) b ON auction = id",
+        70,
         "two tables with windows",
         "query in brackets",
     ),

@@ -20,6 +20,7 @@ from millstream.kernel.changelog import ChangelogKernel
 from millstream.kernel.chunk import SIDES, Chunk, Kind, from_bytes, mark, one_frame, read_mark, shaped, to_bytes
 from millstream.kernel.dedup import DeduplicateKernel
 from millstream.kernel.groups import GroupsKernel
+from millstream.kernel.hold import HoldKernel
 from millstream.kernel.interval import IntervalJoinKernel
 from millstream.kernel.join import TableJoinKernel
 from millstream.kernel.kernel import Kernel, Side, State
@@ -38,6 +39,7 @@ from millstream.plan.spec import (
     Changelog,
     Deduplicate,
     Groups,
+    Hold,
     IntervalJoin,
     LatestJoin,
     Over,
@@ -85,6 +87,8 @@ def kernel_of(spec: Spec) -> Kernel:
             return DeduplicateKernel(spec)
         case Pass():
             return PassKernel(spec)
+        case Hold():
+            return HoldKernel(spec)
         case Groups():
             return GroupsKernel(spec)
         case TableJoin():

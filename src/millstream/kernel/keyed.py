@@ -73,14 +73,20 @@ class Keyed:
         rows = rows.with_columns(pl.Series(PLACE, self.place(rows)))
         self._state.table("rows").save(pl.concat([self._rest, rows.select(self._rest.columns)]))
 
-    def close_until(self, rows: pl.DataFrame, horizon: Horizon | None) -> None:
-        """Keep these rows as long as they can change: those of a group are forgotten together, at its horizon."""
+    def close_until(self, rows: pl.DataFrame, horizon: Horizon | None, early: int | None = None) -> None:
+        """Keep these rows as long as they can change: those of a group are forgotten together, at its horizon.
+
+        With ``early`` they want to be looked at so long before that, too.
+        """
         if horizon is None:
             self.close(rows)
             return
         end = pl.col(horizon.time).dt.epoch("us") + horizon.span
         stays = rows.filter((end >= self._state.after).fill_null(True))
-        self.close(stays, stays.group_by(self._keys).agg((end + 1).min().alias(WAKE)))
+        wake = end + 1
+        if early is not None:
+            wake = pl.when(end - early > self._state.after).then(end - early).otherwise(wake)
+        self.close(stays, stays.group_by(self._keys).agg(wake.min().alias(WAKE)))
 
     @property
     def places(self) -> Places:

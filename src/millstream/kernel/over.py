@@ -1,7 +1,8 @@
 """Over: each row with what its neighbours make of it (see :mod:`millstream.kernel.frame`).
 
-All rows of a group are kept, unless the order is that of time and every call looks at neighbours of a known distance: then a
-row that no change can reach any more is forgotten when it is no longer a neighbour of one that can change.
+All rows of a group are kept, unless its key tells when it can change no more, or the order is that of time and every call looks at
+neighbours of a known distance: then a row that no change can reach any more is forgotten when it is no longer a neighbour of one
+that can change.
 """
 
 from __future__ import annotations
@@ -36,8 +37,11 @@ class OverKernel:
         old = keyed.open(came)
         new = weighed(pl.concat([old, came.select(old.columns)]), self.columns)
         before, after = self._made(old, state.before), self._made(new, state.after)
-        kept = self._kept(new, state.after)
-        keyed.close(kept, self._wake(kept, state.after))
+        if self.spec.until is not None:
+            keyed.close_until(new, self.spec.until)
+        else:
+            kept = self._kept(new, state.after)
+            keyed.close(kept, self._wake(kept, state.after))
         return difference(before, after)
 
     def _made(self, rows: pl.DataFrame, mark: int) -> pl.DataFrame:

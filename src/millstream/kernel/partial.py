@@ -21,6 +21,7 @@ import pyarrow as pa
 from millstream.kernel.chunk import WEIGHT
 from millstream.kernel.kernel import matched
 from millstream.kernel.measures import ROWS, Linear, weigh
+from millstream.kernel.windows import micros, windows_of
 from millstream.plan.nodes import WINDOW_COLUMNS
 from millstream.plan.spec import Reduce
 
@@ -154,16 +155,3 @@ def is_less(rows: pl.DataFrame, adder: Adder) -> bool:
 def _lists(name: str, values: pl.Series, ends: npt.NDArray[np.int64]) -> pl.Series:
     """Values cut into lists."""
     return pl.Series(name, pa.LargeListArray.from_arrays(np.append(0, ends), values.to_arrow()))
-
-
-def windows_of(times: pl.Series, size: int, every: int) -> tuple[npt.NDArray[np.intp], pl.Series]:
-    """Each row once for every window that holds its time: which row, and the start of the window."""
-    found = micros(times).to_numpy()
-    starts = (found - found % every)[:, None] - every * np.arange(-(-size // every))
-    which, hop = np.nonzero(starts + size > found[:, None])
-    return which, pl.Series(times.name, starts[which, hop]).cast(times.dtype)
-
-
-def micros(times: pl.Series) -> pl.Series:
-    """Times as whole microseconds."""
-    return times.dt.epoch("us")

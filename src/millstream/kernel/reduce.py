@@ -3,7 +3,7 @@
 A row comes with its time, and counts in every window that holds it: in one, or in several where windows overlap.
 With ``emit="changes"`` a group's row changes with every batch that touches it. With ``emit="final"`` a window's rows appear
 when the mark reaches its end, and change after that only for what was admitted late. State of a window goes when the mark
-reaches its end plus the allowed lateness.
+reaches its end plus the allowed lateness, that of a group whose key tells when it can change no more after that.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import polars as pl
 from millstream.kernel.hash import hash_after, hash_columns
 from millstream.kernel.kernel import State, differing, matched, signed
 from millstream.kernel.measures import ROWS, Bag, bags, best, distincts, look, rendered, weigh
-from millstream.kernel.partial import AT, ONE, Adder, Sums, group_of, keys_of, micros, together, windows_of
+from millstream.kernel.partial import AT, ONE, Adder, Sums, group_of, keys_of, together
 from millstream.kernel.segment import PLACE, Places, placed
 from millstream.kernel.sketches import merged, sketched
+from millstream.kernel.windows import in_windows, micros
 from millstream.plan.nodes import WINDOW_COLUMNS
 from millstream.plan.spec import Reduce
 
@@ -85,7 +86,7 @@ class ReduceKernel:
         return state.before + self.spec.lateness, state.after + self.spec.lateness
 
     def _expire(self, state: State) -> None:
-        if self.spec.size and state.after > state.before:
+        if (self.spec.size or self.spec.horizon) and state.after > state.before:
             for name in ("groups", *self._values(), *(bag.name for bag in self.bags)):
                 if name in state.meta.tables:
                     state.table(name).expire(state.after)
@@ -100,9 +101,10 @@ class ReduceKernel:
 
     def _expiry(self, groups: pl.DataFrame) -> pl.Series | None:
         """When groups go, if ever."""
-        if not self.spec.size:
-            return None
-        return micros(groups[WINDOW_COLUMNS[0]]) + (self.spec.size + self.spec.lateness)
+        horizon = self.spec.horizon
+        if self.spec.size:
+            return micros(groups[WINDOW_COLUMNS[0]]) + (self.spec.size + self.spec.lateness)
+        return micros(groups[horizon.time]) + (horizon.span + 1) if horizon is not None else None
 
     def _count_distinct(self, state: State, came: Sums) -> pl.DataFrame:
         """The groups that came, with how many values each has gained or lost.
@@ -142,8 +144,7 @@ class ReduceKernel:
             rows = rows.with_columns(pl.lit(0, pl.Int8).alias(ONE))
         if not self.spec.size:
             return rows
-        which, starts = windows_of(rows[WINDOW_COLUMNS[0]], self.spec.size, self.spec.every or self.spec.size)
-        return rows[which].with_columns(starts)
+        return in_windows(rows, self.spec.size, self.spec.every or self.spec.size)
 
     def _bag(
         self, state: State, bag: Bag, rows: pl.DataFrame, places: Places, closing: tuple[int, int] | None

@@ -9,6 +9,7 @@ import polars as pl
 from millstream.errors import NeedsSpark
 from millstream.kernel.chunk import SIDES, Chunk, Kind, cut, pieces, shaped
 from millstream.kernel.finish import finish_alone
+from millstream.kernel.first import promising
 from millstream.kernel.measures import bags
 from millstream.kernel.partial import Adder, is_less
 from millstream.plan.parts import Output, Port
@@ -22,6 +23,8 @@ def send(rows: pl.DataFrame, port: Port, bucket: int = 0) -> Iterator[Chunk]:
     rows, kind = shaped(rows, port), SIDES[port.side]
     if port.unread is not None and _is_finished(rows, port.unread):
         return
+    if port.first is not None:
+        rows = promising(rows, port.first)
     if port.sums is None or not rows.height or bags(port.sums):
         yield from cut(rows, port, kind, bucket)
         return

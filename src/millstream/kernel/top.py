@@ -2,7 +2,7 @@
 
 Over input from which nothing is ever taken back, only those rows are kept: f(f(A) ∪ B) = f(A ∪ B). Of a batch only those are then
 looked at that are among the first of the batch. Otherwise the next best must be at hand when one of them goes, so all rows of
-the group are.
+the group are. With ``emit="final"`` the rows of a group appear when the window that it is of is over.
 """
 
 from __future__ import annotations
@@ -49,7 +49,14 @@ class TopKernel:
         before, after = ranks.shown(both[_WAS].to_numpy()), ranks.shown(weights)
         keep = after if self.spec.insert_only else weights
         kept = both.select(*self.columns, pl.Series(WEIGHT, keep)).filter(pl.col(WEIGHT) != 0)
-        keyed.close_until(kept, self.spec.horizon)
+        if self.spec.emit == "final" and self.spec.horizon is not None:
+            keyed.close_until(kept, self.spec.horizon, self.spec.lateness)
+            closes = (
+                both[self.spec.horizon.time].dt.epoch("us").to_numpy() + self.spec.horizon.span - self.spec.lateness
+            )
+            before, after = np.where(closes <= state.before, before, 0), np.where(closes <= state.after, after, 0)
+        else:
+            keyed.close_until(kept, self.spec.horizon)
         made = both.select(*self.spec.columns, pl.Series(WEIGHT, after - before)).filter(pl.col(WEIGHT) != 0)
         return made if self.told else weighed(made, list(self.spec.columns))
 

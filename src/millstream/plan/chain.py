@@ -13,8 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from millstream.plan import expression, facts
+from millstream.plan import spec as specs
 from millstream.plan.fuse import fuse
-from millstream.plan.lay import OneInput, lay
+from millstream.plan.lay import Laid, OneInput, hold, lay, starts
 from millstream.plan.nodes import (
     META_COLUMNS,
     Aggregate,
@@ -29,8 +30,10 @@ from millstream.plan.nodes import (
     Select,
     Source,
     Top,
+    Tumbling,
     Union,
     Where,
+    Windowed,
     inputs_of,
     output_columns,
     sources_of,
@@ -207,22 +210,31 @@ class _Builder:
 
     # from the source upwards
 
-    def _rows(self, node: Node, emit: Emit, as_said: bool = False) -> _Rows:
-        """The rows of a relation; ``as_said`` those of a table as its records say them, before any replaces another."""
+    def _rows(self, node: Node, emit: Emit, as_said: bool = False, early: bool = False) -> _Rows:
+        """The rows of a relation; ``as_said`` those of a table as its records say them, before any replaces another.
+
+        ``early`` those of windows that are still open too: who takes them waits for the end itself.
+        """
         match node:
             case Source():
                 maker = self._feed(node) if node.kind == "stream" or as_said else self._changelog(node)
                 return _Rows(maker, {name: expression.quote(name) for name in (*output_columns(node), *META_COLUMNS)})
             case Where():
-                rows = self._rows(node.input, emit, as_said)
+                rows = self._rows(node.input, emit, as_said, early)
                 return replace(rows, where=(*rows.where, expression.substitute(node.condition, rows.columns)))
             case Select():
-                rows = self._rows(node.input, emit, as_said)
+                rows = self._rows(node.input, emit, as_said, early)
                 columns = {each.name: expression.substitute(each.expression, rows.columns) for each in node.columns}
                 return replace(rows, columns=columns)
             case Aggregate() | Over() | Top() | Deduplicate() | Union() | Explode() | MapGroups():
                 columns = {name: expression.quote(name) for name in output_columns(node)}
                 return _Rows(self._operator(node, emit), columns)
+            case Windowed():
+                rows = self._windows(node, emit)
+                if emit == "changes" or early:
+                    return rows
+                maker = self.known.get((node, "hold")) or self._kernel(node, "hold", emit, hold(node), (node,), (rows,))
+                return _Rows(maker, {name: expression.quote(name) for name in output_columns(node)})
             case Join():
                 return _Rows(self._join(node, emit), {name: expression.quote(name) for name in output_columns(node)})
 
@@ -243,16 +255,32 @@ class _Builder:
             maker.spec = Changelog(source.key, ())
         return maker
 
+    def _windows(self, node: Windowed, emit: Emit) -> _Rows:
+        """The rows of windows, as they come: side by side those are two more columns, others are rows of their own."""
+        if not isinstance(node.window, Tumbling):
+            columns = {name: expression.quote(name) for name in output_columns(node)}
+            return _Rows(self._operator(node, emit), columns)
+        rows = self._rows(node.input, emit)
+        columns = {name: rows.columns[name] for name in output_columns(node.input)}
+        return replace(rows, columns=columns | starts(node.window, columns[node.window.column]))
+
     def _operator(self, node: OneInput, emit: Emit) -> _Maker:
         """A kernel with one input; several relations may flow into it."""
         known = self.known.get((node, emit))
         if known is not None:
             return known
         below = inputs_of(node)
-        inputs = [self._rows(each, emit) for each in below]
-        maker = self._make(node, emit, max(rows.maker.stage for rows in inputs) + 1)
-        maker.inputs = tuple(dict.fromkeys(rows.maker.number for rows in inputs))
+        early = isinstance(node, Top) and facts.windows_below(node) is not None
+        inputs = [self._rows(each, emit, early=early) for each in below]
         laid = lay(node, emit, all(rows.maker.insert_only for rows in inputs))
+        return self._kernel(node, emit, emit, laid, below, inputs)
+
+    def _kernel(
+        self, node: Node, role: str, emit: Emit, laid: Laid, below: Sequence[Node], inputs: Sequence[_Rows]
+    ) -> _Maker:
+        """A kernel that does what was laid, over the rows of these relations."""
+        maker = self._make(node, role, max(rows.maker.stage for rows in inputs) + 1)
+        maker.inputs = tuple(dict.fromkeys(rows.maker.number for rows in inputs))
         maker.spec, maker.key = laid.spec, facts.natural_key(node)
         maker.insert_only = facts.is_insert_only(node, emit)
         names = output_columns(below[0])
@@ -263,7 +291,10 @@ class _Builder:
             ):  # the columns of a union are those of its first relation, the others' by their order
                 columns = {name: columns[other] for name, other in zip(names, output_columns(each), strict=True)}
             wanted = {name: expression.substitute(text, columns) for name, text in laid.wanted.items()}
-            port = Port(maker.stage, maker.number, (), None, laid.spread, self.buckets, laid.marks, self.tasks)
+            first = laid.spec if isinstance(laid.spec, specs.Top) and laid.spec.insert_only else None
+            port = Port(
+                maker.stage, maker.number, (), None, laid.spread, self.buckets, laid.marks, self.tasks, first=first
+            )
             self._connect(rows, port, wanted)
             rows.maker.retract = True  # what is taken back must be said: an aggregate cannot look it up
         return maker

@@ -32,6 +32,7 @@ from millstream.plan.nodes import (
     Top,
     Union,
     Where,
+    Windowed,
     output_columns,
 )
 from millstream.plan.schema import DIALECT
@@ -110,6 +111,8 @@ def kinds_of(node: Node) -> dict[str, Kind]:
             return _named(node.key, kinds_of(node.input)) | given
         case Explode():
             return kinds_of(node.input)
+        case Windowed():
+            return kinds_of(node.input) | dict.fromkeys(WINDOW_COLUMNS, "timestamp")
         case Union():
             first, *others = (_in_order(each) for each in node.inputs)
             names = output_columns(node)

@@ -33,7 +33,9 @@ def title(spec: specs.Spec) -> str:
         case specs.Deduplicate():
             return "deduplicate"
         case specs.Pass():
-            return "union" if spec.explode is None else "explode"
+            return "windows" if spec.size else "union" if spec.explode is None else "explode"
+        case specs.Hold():
+            return "wait"
         case specs.Groups():
             return "map groups"
         case specs.TableJoin():
@@ -60,7 +62,8 @@ def does(spec: specs.Spec, say: Say) -> str:
             return f"by {keyed(spec.keys, say, *window)}: {_made(spec.measures, say)}{ends}"
         case specs.Top():
             per = f" of each {keyed(spec.keys, say)}" if spec.keys else ""
-            return f"{chosen(spec)} by {_order(spec.order, say)}{per}"
+            ends = plus(say(spec.horizon.time, 0), spec.horizon.span - spec.lateness) if spec.horizon else ""
+            return f"{chosen(spec)} by {_order(spec.order, say)}{per}{_final(spec.emit, ends)}"
         case specs.Over():
             looks = ", ".join(f"{each.name} = {_look(each, say, spec)}" for each in spec.looks)
             order = f", in the order of {_order(spec.order, say)}" if spec.order else ""
@@ -72,7 +75,11 @@ def does(spec: specs.Spec, say: Say) -> str:
             time = say(spec.horizon.time, 0)
             first = f"the first of each {keyed(spec.keys, say)} by {time}{again}"
             return first + _final(spec.emit, time, "is beyond")
+        case specs.Hold():
+            return f"the rows of windows that are over{_final('final', say(spec.time, 0))}"
         case specs.Pass():
+            if spec.size:
+                return f"each row once for each window of {_windows(say(spec.time, 0), spec.size, spec.every)}"
             if spec.explode is None:
                 return "the rows of all inputs"
             return f"each row once for each element of {say(spec.explode, 0)}, as {spec.element}"
@@ -97,6 +104,15 @@ def span(micros: int) -> str:
     ('1 minute 30 seconds', '−1 second')
     """
     return ("−" if micros < 0 else "") + format_duration(timedelta(microseconds=abs(micros)))
+
+
+def plus(time: str, micros: int) -> str:
+    """A time and a span.
+
+    >>> plus("at", 0), plus("at", -1_000_000)
+    ('at', 'at − 1 second')
+    """
+    return time if not micros else f"{time} {'−' if micros < 0 else '+'} {span(abs(micros))}"
 
 
 def call(function: str, arguments: Sequence[str], fraction: float = 0.0) -> str:
@@ -152,8 +168,11 @@ def _on(spec: specs.JoinSpec, say: Say) -> str:
 
 
 def _aligned(spec: specs.Reduce, say: Say) -> str:
-    time, size = say("window_start", 0), span(spec.size or 0)
-    return f"hopping({time}, {size}, every {span(spec.every)})" if spec.every else f"tumbling({time}, {size})"
+    return _windows(say("window_start", 0), spec.size or 0, spec.every)
+
+
+def _windows(time: str, size: int, every: int | None) -> str:
+    return f"hopping({time}, {span(size)}, every {span(every)})" if every else f"tumbling({time}, {span(size)})"
 
 
 def _order(order: Sequence[specs.Order], say: Say) -> str:

@@ -18,7 +18,7 @@ from millstream.plan.growth import growth
 from millstream.plan.nodes import EventTime
 from millstream.plan.parts import ADMIT, Chain, Feed, Operator, Output, Port, ViewPlan
 from millstream.plan.schema import format_duration
-from millstream.plan.words import Words
+from millstream.plan.words import Words, spoken, windows_in
 
 _OURS = ("_t", "_v", "_keep")
 """Columns that a join is sent for itself."""
@@ -148,8 +148,8 @@ class _Explained(Words):
         else:
             shown = [each.written for each in port.computed]
         where = self.kept(maker, port.keep) if port.keep else texts.get("_keep", "true")
-        where = condition(where) if where != "true" else ""
-        computes = tuple(dict.fromkeys(condition(text) for text in shown))
+        where = spoken(condition(where)) if where != "true" else ""
+        computes = tuple(dict.fromkeys(windows_in(condition(text)) for text in shown))
         runs: Runs = "Spark SQL" if native else "compiled"
         tested = native or (port.keep is not None and not _is_plain(port.keep))
         return Arrow(maker.number, port.target, port.side, where, computes, runs, tested, port.marks, port.late)

@@ -27,6 +27,7 @@ from millstream.plan.nodes import (
     Tumbling,
     Union,
     Where,
+    Windowed,
     inputs_of,
     output_columns,
     sources_of,
@@ -54,7 +55,7 @@ def is_insert_only(node: Node, emit: Emit = "changes") -> bool:
     match node:
         case Source():
             return node.kind == "stream"
-        case Where() | Select() | Explode():
+        case Where() | Select() | Explode() | Windowed():
             return is_insert_only(node.input, emit)
         case Union():
             return all(is_insert_only(each, emit) for each in node.inputs)
@@ -99,12 +100,17 @@ def event_time(node: Node) -> str | None:
 def settled(node: Node) -> dict[str, timedelta]:
     """Columns that tell when a row can change no more: as soon as the mark is beyond the time there and this span."""
     match node:
-        case Aggregate(window=Tumbling() | Hopping() as window):
+        case Aggregate(window=Tumbling() | Hopping() as window) | Windowed(window=window):
             late = lateness(node)
             return {WINDOW_COLUMNS[0]: window.size + late, WINDOW_COLUMNS[1]: late}
-        case Aggregate():
-            return {WINDOW_COLUMNS[1]: lateness(node)} if node.window else {}
-        case Where():
+        case Aggregate() if node.window:
+            return {WINDOW_COLUMNS[1]: lateness(node)}
+        case Aggregate(keys=keys) | MapGroups(key=keys):
+            names = {(expression.plain_column(each.expression) or "").lower(): each.name for each in keys}
+            if isinstance(node, Aggregate):  # only windows: of each event's own time there is a group for every event
+                names.pop((event_time(node.input) or "").lower(), None)
+            return {names[name.lower()]: span for name, span in settled(node.input).items() if name.lower() in names}
+        case Where() | Explode():
             return settled(node.input)
         case Select():
             known = {name.lower(): span for name, span in settled(node.input).items()}
@@ -114,15 +120,17 @@ def settled(node: Node) -> dict[str, timedelta]:
             return settled(node.input)
         case Join() if node.regular:
             return _met(node)
-        case Top():
-            per = {(expression.plain_column(each) or "").lower() for each in node.per}
-            return {name: span for name, span in settled(node.input).items() if name.lower() in per}
-        case MapGroups():
-            keys = {(expression.plain_column(each.expression) or "").lower(): each.name for each in node.key}
-            return {keys[name.lower()]: span for name, span in settled(node.input).items() if name.lower() in keys}
+        case Top(per=texts) | Over(partition=texts):
+            return _of_keys(node.input, texts)
         case _:
             name = event_time(node)
             return {name: lateness(node)} if name else {}
+
+
+def _of_keys(node: Node, keys: tuple[str, ...]) -> dict[str, timedelta]:
+    """The keys of groups of rows that tell when these can change no more."""
+    plain = {(expression.plain_column(each) or "").lower() for each in keys}
+    return {name: span for name, span in settled(node).items() if name.lower() in plain}
 
 
 def meetings(node: Join) -> dict[int, timedelta]:
@@ -173,7 +181,7 @@ def is_bounded(node: Node) -> bool:
         case Source():
             return node.kind == "stream"
         case Aggregate():
-            return node.window is not None
+            return node.window is not None or bool(settled(node))
         case Deduplicate():
             return node.within is not None
         case Top():
@@ -185,7 +193,7 @@ def is_bounded(node: Node) -> bool:
             near = all(each and each.kind == "range" and None not in (each.before, each.after) for each in frames)
             known = {name.lower() for name in settled(node.input)}
             by_time = bool(node.order) and (expression.plain_column(node.order[0].expression) or "").lower() in known
-            return by_time and near
+            return (by_time and near) or bool(_of_keys(node.input, node.partition))
         case Join():
             return node.within is not None or (node.regular and bool(meetings(node)))
         case _:
@@ -223,6 +231,19 @@ def natural_key(node: Node) -> tuple[str, ...]:
             return ()
 
 
+def windows_below(node: Top) -> Windowed | None:
+    """The windows that the groups of a top are of, each of one: none of a group's rows is final before all of them are."""
+    names, below = {(expression.plain_column(each) or "").lower() for each in node.per}, node.input
+    while isinstance(below, Where | Select):
+        if isinstance(below, Select):
+            plain = {
+                each.name.lower(): (expression.plain_column(each.expression) or "").lower() for each in below.columns
+            }
+            names = {plain.get(name, "") for name in names}
+        below = below.input
+    return below if isinstance(below, Windowed) and names & set(WINDOW_COLUMNS) else None
+
+
 def has_window(node: Node) -> bool:
     """Whether there is anything in it whose rows become final: a windowed aggregate, or rows that are told apart by time."""
     return ends(node) or any(map(has_window, inputs_of(node)))
@@ -232,14 +253,14 @@ def ends(node: Node) -> bool:
     """Whether the rows of this node, not of those below, become final."""
     return (
         (isinstance(node, Aggregate) and node.window is not None)
-        or isinstance(node, Deduplicate)
+        or isinstance(node, Deduplicate | Windowed)
         or (isinstance(node, Over) and is_final(node))
     )
 
 
 def has_aggregate(node: Node) -> bool:
     """Whether its rows are made by kernels, so that they are not those of one source."""
-    return not isinstance(node, Source | Where | Select) or any(map(has_aggregate, inputs_of(node)))
+    return not isinstance(node, Source | Where | Select | Windowed) or any(map(has_aggregate, inputs_of(node)))
 
 
 def lateness(node: Node) -> timedelta:

@@ -84,7 +84,12 @@ class _Steps:
         match operator.spec:
             case specs.Reduce(keys=keys) | specs.Session(keys=keys) | specs.Groups(keys=keys):
                 return {name} & set(keys)
-            case specs.Top(columns=columns) | specs.Over(columns=columns) | specs.Deduplicate(columns=columns):
+            case (
+                specs.Top(columns=columns)
+                | specs.Over(columns=columns)
+                | specs.Deduplicate(columns=columns)
+                | specs.Hold(columns=columns)
+            ):
                 return {name} & set(columns)
             case specs.TableJoin() | specs.IntervalJoin() | specs.AsOfJoin() | specs.LatestJoin():
                 return {name} | self._sides(operator, name)
@@ -111,6 +116,6 @@ class _Steps:
         port = replace(port, stage=self.stages[port.target])
         near = port.target in self.leaders or port.target in self.passing
         if near:
-            return replace(port, spread=(), buckets=1)
+            return replace(port, spread=(), buckets=1, first=None)
         spec = self.specs[port.target]
         return replace(port, sums=spec) if isinstance(spec, specs.Reduce) else port

@@ -73,7 +73,14 @@ class _Flows(Words):
         match maker.spec:
             case specs.TableJoin(how="semi" | "anti") | specs.AsOfJoin() | specs.LatestJoin():
                 return self.is_endless(maker.inputs[0])
-            case specs.Over() | specs.Deduplicate() | specs.Pass() | specs.TableJoin() | specs.IntervalJoin():
+            case (
+                specs.Over()
+                | specs.Deduplicate()
+                | specs.Pass()
+                | specs.Hold()
+                | specs.TableJoin()
+                | specs.IntervalJoin()
+            ):
                 return any(map(self.is_endless, maker.inputs))
             case _:
                 return False

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from millstream.plan import spec as specs
 from millstream.plan.approximate import EXACT
-from millstream.plan.describe import Say, keyed, listed, span, time_of, written
+from millstream.plan.describe import Say, keyed, listed, plus, span, time_of, written
 
 _TAKEN_BACK = "because rows can be taken back"
 _ENDLESS = "never: it grows with "
@@ -34,12 +34,14 @@ def keeps(spec: specs.Spec, say: Say) -> str:
         case specs.Top():
             return f"every row, {_TAKEN_BACK} and the next best must be at hand"
         case specs.Over():
-            return _neighbours(spec)
+            return _neighbours(spec, say)
         case specs.Deduplicate(within=None):
             return f"the first row of each {keyed(spec.keys, say)}; repeats as long as an earlier row may come"
         case specs.Deduplicate():
             near = f"for {span(spec.within or 0)}"
             return f"the rows of each {keyed(spec.keys, say)} that count, {near}; repeats as long as an earlier row may come"
+        case specs.Hold():
+            return "the rows of windows that are not over yet"
         case specs.Pass():
             return "nothing"
         case specs.Groups():
@@ -63,14 +65,16 @@ def drops(spec: specs.Spec, say: Say) -> str:
         case specs.Changelog():
             return f"by a tombstone; else {_ENDLESS}the table"
         case specs.Reduce(size=int()):
-            return f"when the mark reaches {_plus('window_end', spec.lateness)}"
+            return f"when the mark reaches {plus('window_end', spec.lateness)}"
+        case specs.Reduce(horizon=specs.Horizon() as horizon):
+            return _beyond(horizon, say)
         case specs.Reduce() if is_bounded(spec):
             return "never; it does not grow"
         case specs.Reduce():
             grows = "the groups" if spec.keys else "the values"
             return f"{'when a group has no rows; else ' if not spec.insert_only else ''}{_ENDLESS}{grows}"
         case specs.Session():
-            return f"when the mark is beyond {_plus('window_end', spec.lateness)}"
+            return f"when the mark is beyond {plus('window_end', spec.lateness)}"
         case specs.Top() if spec.horizon is None and is_bounded(spec):
             return "never; it does not grow"
         case specs.Over():
@@ -82,6 +86,8 @@ def drops(spec: specs.Spec, say: Say) -> str:
             return f"{_ENDLESS}{listed([say(key, 0) for key in spec.keys])}"
         case specs.Deduplicate():
             return _beyond(spec.horizon, say, spec.within or 0)
+        case specs.Hold():
+            return f"when the mark reaches {say(spec.time, 0)}"
         case specs.Pass():
             return "nothing to drop"
         case specs.TableJoin(horizon=specs.Horizon() as horizon):
@@ -89,11 +95,11 @@ def drops(spec: specs.Spec, say: Say) -> str:
         case specs.TableJoin():
             return f"when a row is taken back; else {_ENDLESS}both sides"
         case specs.IntervalJoin():
-            left = f"the left when the right's mark is beyond {_plus(time_of(say, 0), spec.high + spec.lateness[1])}"
-            right = f"the right when the left's mark is beyond {_plus(time_of(say, 1), spec.lateness[0] - spec.low)}"
+            left = f"the left when the right's mark is beyond {plus(time_of(say, 0), spec.high + spec.lateness[1])}"
+            right = f"the right when the left's mark is beyond {plus(time_of(say, 1), spec.lateness[0] - spec.low)}"
             return f"{left}, {right}"
         case specs.AsOfJoin():
-            stream = f"the stream's when the mark is beyond {_plus(time_of(say, 0), spec.lateness)}"
+            stream = f"the stream's when the mark is beyond {plus(time_of(say, 0), spec.lateness)}"
             return f"{stream}; the table's {_ENDLESS}its keys"
         case specs.LatestJoin():
             return f"when a row of the table is taken back; else {_ENDLESS}the table"
@@ -104,13 +110,13 @@ def is_bounded(spec: specs.Spec) -> bool:
     match spec:
         case specs.Reduce():
             grows = any(not _adds_up(each, spec.insert_only) for each in spec.measures)
-            return spec.size is not None or not (spec.keys or grows)
-        case specs.Session() | specs.IntervalJoin() | specs.Pass():
+            return spec.size is not None or spec.horizon is not None or not (spec.keys or grows)
+        case specs.Session() | specs.IntervalJoin() | specs.Pass() | specs.Hold():
             return True
         case specs.Top():
             return spec.horizon is not None or (spec.insert_only and not spec.keys)
         case specs.Over():
-            return spec.horizon is not None and reach(spec) == 0
+            return spec.until is not None or (spec.horizon is not None and reach(spec) == 0)
         case specs.Deduplicate():
             return spec.within is not None
         case specs.Groups() | specs.TableJoin():
@@ -134,12 +140,8 @@ def _of_each(keys: Sequence[str], say: Say) -> str:
     return f"of each {listed([say(key, 0) for key in keys])}" if keys else "of all"
 
 
-def _plus(time: str, micros: int) -> str:
-    return time if not micros else f"{time} {'−' if micros < 0 else '+'} {span(abs(micros))}"
-
-
 def _beyond(horizon: specs.Horizon, say: Say, more: int = 0) -> str:
-    return f"when the mark is beyond {_plus(say(horizon.time, 0), horizon.span + more)}"
+    return f"when the mark is beyond {plus(say(horizon.time, 0), horizon.span + more)}"
 
 
 def _adds_up(measure: specs.Measure, insert_only: bool) -> bool:
@@ -181,8 +183,10 @@ def _rows(count: int) -> str:
     return "row" if count == 1 else f"{count} rows"
 
 
-def _neighbours(spec: specs.Over) -> str:
+def _neighbours(spec: specs.Over, say: Say) -> str:
     away = reach(spec)
+    if spec.until is not None:
+        return f"every row {_of_each(spec.keys, say)}, as long as any of them may change"
     if spec.horizon is None:
         return "every row: without an order in time any of them may change"
     if away is None:
@@ -194,6 +198,8 @@ def _neighbours(spec: specs.Over) -> str:
 
 def _forgotten(spec: specs.Over, say: Say) -> str:
     away = reach(spec)
+    if spec.until is not None:
+        return _beyond(spec.until, say)
     if spec.horizon is None or away is None:
         return f"{_ENDLESS}the rows"
     if away:

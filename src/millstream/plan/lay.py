@@ -28,11 +28,12 @@ from millstream.plan.nodes import (
     Top,
     Tumbling,
     Union,
+    Windowed,
     output_columns,
 )
 from millstream.plan.parts import micros
 
-OneInput = Aggregate | Over | Top | Deduplicate | Union | Explode | MapGroups
+OneInput = Aggregate | Windowed | Over | Top | Deduplicate | Union | Explode | MapGroups
 
 
 @dataclass(frozen=True)
@@ -57,11 +58,13 @@ def lay(node: OneInput, emit: Emit, insert_only: bool) -> Laid:
         case Over():
             return _over(node, emit, insert_only)
         case Top():
-            return _top(node, insert_only)
+            return _top(node, emit, insert_only)
         case Deduplicate():
             return _deduplicate(node, emit, insert_only)
         case MapGroups():
             return _groups(node)
+        case Windowed():
+            return _windows(node)
         case Union() | Explode():
             below = output_columns(node if isinstance(node, Union) else node.input)
             wanted = {name: expression.quote(name) for name in below}
@@ -115,8 +118,32 @@ def _reduce(node: Aggregate, emit: Emit, insert_only: bool) -> Laid:
         wanted[WINDOW_COLUMNS[0]] = expression.quote(window.column)  # the kernel makes it the start of the window
     measures = _measures(node, names)
     late = micros(facts.lateness(node)) if size else 0
-    spec = specs.Reduce(keys, measures, size, emit if size else "changes", late, insert_only, every=every)
-    return Laid(spec, {**wanted, **names.wanted}, keys, bool(size))
+    horizon = None if size else _horizon(facts.settled(node), keys)
+    emit = emit if size else "changes"
+    spec = specs.Reduce(keys, measures, size, emit, late, insert_only, every=every, horizon=horizon)
+    return Laid(spec, {**wanted, **names.wanted}, keys, bool(size or horizon))
+
+
+def _windows(node: Windowed) -> Laid:
+    below = output_columns(node.input)
+    size, every = micros(node.window.size), micros(getattr(node.window, "every", node.window.size))
+    spec = specs.Pass(below, time=node.window.column, size=size, every=every)
+    return Laid(spec, {name: expression.quote(name) for name in below}, (), True)
+
+
+def hold(node: Windowed) -> Laid:
+    """Say how rows of windows wait for the end of theirs."""
+    columns = output_columns(node)
+    wanted = {name: expression.quote(name) for name in columns}
+    keys = (node.window.column,)
+    return Laid(specs.Hold(keys, columns, WINDOW_COLUMNS[1]), wanted, keys, True)
+
+
+def starts(window: Tumbling, time: str) -> dict[str, str]:
+    """The columns of windows side by side, as expressions over the text of a time."""
+    size, at = micros(window.size), f"unix_micros({time})"
+    start = f"{at} - pmod({at}, {size})"
+    return dict(zip(WINDOW_COLUMNS, (f"timestamp_micros({start})", f"timestamp_micros({start} + {size})"), strict=True))
 
 
 def _session(node: Aggregate, emit: Emit, insert_only: bool) -> Laid:
@@ -151,16 +178,20 @@ def _over(node: Over, emit: Emit, insert_only: bool) -> Laid:
     looks = tuple(replace(each, arguments=tuple(map(names.name, each.arguments))) for each in node.looks)
     horizon = _horizon(facts.settled(node.input), (order[0].column,)) if order else None
     final = emit == "final" and facts.is_final(node)
-    spec = specs.Over(keys, columns, order, looks, horizon, "final" if final else "changes", insert_only=insert_only)
-    return Laid(spec, names.wanted, keys, horizon is not None)
+    until = None if final else _horizon(facts.settled(node.input), keys)
+    emit = "final" if final else "changes"
+    spec = specs.Over(keys, columns, order, looks, horizon, emit, insert_only=insert_only, until=until)
+    return Laid(spec, names.wanted, keys, bool(horizon or until))
 
 
-def _top(node: Top, insert_only: bool) -> Laid:
+def _top(node: Top, emit: Emit, insert_only: bool) -> Laid:
     columns = output_columns(node.input)
     names = _Names(columns)
     keys = tuple(map(names.name, node.per))
     horizon = _horizon(facts.settled(node.input), keys)
     spec = specs.Top(keys, columns, names.order(node.order), node.count, horizon, insert_only, ties=node.ties)
+    if emit == "final" and facts.windows_below(node):
+        spec = replace(spec, emit=emit, lateness=micros(facts.lateness(node)))
     return Laid(spec, names.wanted, keys, horizon is not None)
 
 

@@ -213,6 +213,15 @@ class Aggregate:
 
 
 @dataclass(frozen=True, slots=True)
+class Windowed:
+    """Each row of ``input`` once for every window that holds its time, with the start and the end of that window."""
+
+    input: Node
+    window: Tumbling | Hopping
+    place: Place = field(default=NOWHERE, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Equality:
     """What rows of two relations must have in common: an expression over each. With a ``name`` both are one column of the join."""
 
@@ -339,7 +348,9 @@ class MapGroups:
     place: Place = field(default=NOWHERE, compare=False)
 
 
-Node: TypeAlias = Source | Where | Select | Aggregate | Join | Over | Top | Deduplicate | Union | Explode | MapGroups
+Node: TypeAlias = (
+    Source | Where | Select | Aggregate | Windowed | Join | Over | Top | Deduplicate | Union | Explode | MapGroups
+)
 
 WINDOW_COLUMNS = ("window_start", "window_end")
 META_COLUMNS = ("_key", "_partition", "_offset", "_append_time", "_timestamp")
@@ -358,6 +369,8 @@ def output_columns(node: Node) -> tuple[str, ...]:
         case Aggregate():
             window = WINDOW_COLUMNS if node.window else ()
             return (*(key.name for key in node.keys), *window, *(each.name for each in node.aggregates))
+        case Windowed():
+            return (*output_columns(node.input), *WINDOW_COLUMNS)
         case Join():
             left = output_columns(node.left)
             if node.how in ("semi", "anti"):

@@ -12,7 +12,7 @@ from datetime import timedelta
 
 from millstream.plan.nodes import Emit, Named, Node, Source
 from millstream.plan.outgoing import Policy
-from millstream.plan.spec import Pass, Reduce, Spec
+from millstream.plan.spec import Pass, Reduce, Spec, Top
 
 ADMIT = 0
 """The stage of admission; kernels come after it."""
@@ -65,6 +65,8 @@ class Port:
     """The view whose rows these are, if nobody gets them: they are computed, and stay where they are."""
     sums: Reduce | None = None
     """What its target adds up, if rows go there by a shuffle: it may be sent sums in place of rows."""
+    first: Top | None = None
+    """Who takes them wants the first alone, and nothing is taken back: what cannot be among them need not be sent."""
 
 
 @dataclass(frozen=True, slots=True)

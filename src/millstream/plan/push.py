@@ -15,6 +15,7 @@ from dataclasses import replace
 from millstream.plan import expression
 from millstream.plan.condition import ROOM, is_safe, kinds_of, length, parts
 from millstream.plan.nodes import (
+    WINDOW_COLUMNS,
     Aggregate,
     Deduplicate,
     Explode,
@@ -28,6 +29,7 @@ from millstream.plan.nodes import (
     Top,
     Union,
     Where,
+    Windowed,
     inputs_of,
     output_columns,
 )
@@ -121,6 +123,8 @@ def _below(part: str, node: Node) -> Sequence[str | None]:
             return _if({name.lower() for name in used} <= plain, part)
         case Explode():
             return _if(node.name not in used, part)
+        case Windowed():
+            return _if(not used & set(WINDOW_COLUMNS), part)
         case Union():
             names = output_columns(node)
             orders = [[expression.quote(name) for name in output_columns(each)] for each in node.inputs]

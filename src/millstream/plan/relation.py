@@ -24,6 +24,7 @@ from millstream.plan.nodes import (
     Deduplicate,
     Explode,
     Frame,
+    Hopping,
     How,
     Join,
     Look,
@@ -36,9 +37,11 @@ from millstream.plan.nodes import (
     Source,
     Ties,
     Top,
+    Tumbling,
     Union,
     Where,
     Window,
+    Windowed,
     output_columns,
 )
 from millstream.plan.place import here, placed
@@ -109,6 +112,23 @@ class Relation:
             if window and (taken := [key.name for key in named if key.name.lower() in WINDOW_COLUMNS]):
                 raise PlanError(f"group_by: {taken[0]} is a column of the window already")
         return Grouped(self.node, named, window)
+
+    def windowed(self, window: Tumbling | Hopping) -> Relation:
+        """Give each row ``window_start`` and ``window_end``, once for every window that holds it: ``tumbling`` or ``hopping``.
+
+        What is made of them per window, by ``top``, ``over``, a join or a group, is forgotten when the window is over. With
+        ``emit="final"`` they count when it closes. They have no event time any more: when they come depends on their window.
+        """
+        place = here()
+        with placed(place):
+            if not isinstance(window, Tumbling | Hopping):
+                raise PlanError(
+                    f"windowed: expected windows that are the same for all rows, tumbling(…) or hopping(…); found {window!r}",
+                    hint="sessions and sliding windows are for group_by",
+                )
+            made = Windowed(self.node, checked_window(window, self.node, "windowed"), place)  # type: ignore[arg-type]
+            _check_names(list(output_columns(made)), "windowed")
+        return Relation(made)
 
     def distinct(self) -> Relation:
         """Keep one of rows that are equal in all columns."""
@@ -314,6 +334,8 @@ def _lines(node: Node) -> list[str]:
                 keys.append(describe_window(node.window))
             made = ", ".join(f"{each.name} = {_call(each)}" for each in node.aggregates)
             return [*_lines(node.input), f"group by {', '.join(keys) or 'nothing'}: {made}"]
+        case Windowed():
+            return [*_lines(node.input), f"in windows {describe_window(node.window)}"]
         case Over():
             by = f"partition {', '.join(node.partition) or 'all'}" + (
                 f" order {_order(node.order)}" if node.order else ""

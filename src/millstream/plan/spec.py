@@ -30,11 +30,20 @@ class Measure:
 
 
 @dataclass(frozen=True, slots=True)
+class Horizon:
+    """When rows can change no more: as soon as the mark is beyond ``time`` + ``span``, for rows of that time."""
+
+    time: str
+    span: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Reduce:
     """One row for each group. Spans are microseconds; ``size`` None means no window; with ``every`` windows overlap.
 
     ``retract`` says whether −before goes along with +after; a sink that stores by key does not need it.
     ``insert_only`` says that nothing is ever taken back from the input, so the best of each group may stand for the rest.
+    With a ``horizon``, whose time is one of the keys, a group is forgotten when it can change no more.
     """
 
     keys: tuple[str, ...]
@@ -45,6 +54,7 @@ class Reduce:
     insert_only: bool = True
     retract: bool = True
     every: int | None = None
+    horizon: Horizon | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,18 +80,11 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Horizon:
-    """When rows can change no more: as soon as the mark is beyond ``time`` + ``span``, for rows of that time."""
-
-    time: str
-    span: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Top:
     """The first ``count`` rows of each group in this order; ties are broken by the whole row, or by ``ties`` have one rank.
 
-    With a ``horizon``, whose time is one of the keys, a group is forgotten when it can change no more.
+    With a ``horizon``, whose time is one of the keys, a group is forgotten when it can change no more. With ``emit="final"`` its
+    rows appear ``lateness`` before that: when the mark reaches the end of the window that the group is of.
     """
 
     keys: tuple[str, ...]
@@ -92,6 +95,8 @@ class Top:
     insert_only: bool = True
     retract: bool = True
     ties: Ties | None = None
+    emit: Emit = "changes"
+    lateness: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +165,7 @@ class Over:
 
     With a ``horizon``, whose time is the first column of the order, rows are forgotten that no change can reach any more.
     With ``emit="final"`` a row appears when the mark is beyond its time. ``window`` adds the start and the end of a window of
-    that length that ends with the row.
+    that length that ends with the row. With ``until``, whose time is one of the keys, a group is forgotten when it can change no more.
     """
 
     keys: tuple[str, ...]
@@ -172,6 +177,7 @@ class Over:
     window: int | None = None
     insert_only: bool = True
     retract: bool = True
+    until: Horizon | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,11 +195,30 @@ class Deduplicate:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """Rows as they come, from several inputs; with ``explode`` once for each element of that array, as column ``element``."""
+    """Rows as they come, from several inputs; with ``explode`` once for each element of that array, as column ``element``.
+
+    With a ``size`` they come once for each window of that size, one starting ``every`` so often, that holds their ``time``.
+    """
 
     columns: tuple[str, ...]
     explode: str | None = None
     element: str = ""
+    retract: bool = True
+    time: str = ""
+    size: int = 0
+    every: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Rows of windows, from when the mark reaches the end of theirs, in column ``time``; after that as they come.
+
+    ``keys`` is the column that they are spread by.
+    """
+
+    keys: tuple[str, ...]
+    columns: tuple[str, ...]
+    time: str
     retract: bool = True
 
 
@@ -212,4 +237,4 @@ class Groups:
     retract: bool = True
 
 
-Spec: TypeAlias = Changelog | Reduce | Session | Top | Over | Deduplicate | Pass | Groups | JoinSpec
+Spec: TypeAlias = Changelog | Reduce | Session | Top | Over | Deduplicate | Pass | Hold | Groups | JoinSpec

@@ -24,6 +24,7 @@ from millstream.plan.nodes import (
     Tumbling,
     Where,
     Window,
+    Windowed,
     source_of,
 )
 from millstream.plan.place import here, placed
@@ -141,7 +142,7 @@ def describe_window(window: Window) -> str:
             return f"session({window.column}, {format_duration(window.gap)})"
 
 
-def checked_window(window: Window, node: Node) -> Window:
+def checked_window(window: Window, node: Node, what: str = "group_by") -> Window:
     """The window over a relation, with the spelling of its event time; refused where there is none."""
     source, below = source_of(node), event_time(node)
     bottom = node
@@ -150,34 +151,39 @@ def checked_window(window: Window, node: Node) -> Window:
     wanted = f"a window over {window.column}"
     if isinstance(bottom, Aggregate):
         raise PlanError(
-            f"group_by: {wanted} on top of an aggregate; expected a window over a stream",
+            f"{what}: {wanted} on top of an aggregate; expected a window over a stream",
             hint="group by window_start and window_end of the aggregate below",
         )
+    if isinstance(bottom, Windowed):
+        raise PlanError(
+            f"{what}: {wanted} of rows that are of windows already: when they come depends on those",
+            hint="group by window_start and window_end",
+        )
     if not is_stream(node):
-        raise PlanError(f"group_by: {wanted} of table {source.name}; tables have no windows, only streams do")
+        raise PlanError(f"{what}: {wanted} of table {source.name}; tables have no windows, only streams do")
     if isinstance(bottom, Join) and bottom.regular:
         raise PlanError(
-            f"group_by: {wanted} behind a join of all rows, which may appear at any time after those they are made of",
+            f"{what}: {wanted} behind a join of all rows, which may appear at any time after those they are made of",
             hint="a join within=, as_of= or latest=True has an event time; or let the windows come before the join",
         )
     if source.time is None:
         raise PlanError(
-            f"group_by: {wanted}, but stream {source.name} has no event time",
+            f"{what}: {wanted}, but stream {source.name} has no event time",
             hint=f'windows need event time: stream("{source.name}", …, time="{window.column}")',
         )
     if below is None and isinstance(bottom, Join) and bottom.how == "full":
         raise PlanError(
-            f"group_by: {wanted} behind a full join, whose rows have the time of one side or of the other",
+            f"{what}: {wanted} behind a full join, whose rows have the time of one side or of the other",
             hint='how="left" has the time of the left, how="right" that of the right',
         )
     if below is None:
         raise PlanError(
-            f"group_by: {wanted}, but a select has left out or changed the event time {source.time.column}",
+            f"{what}: {wanted}, but a select has left out or changed the event time {source.time.column}",
             hint=f'keep it as it is: select("{source.time.column}", …)',
         )
     if window.column.lower() != below.lower():
         raise PlanError(
-            f"group_by: {wanted}; expected {below}, which is the event time of stream {source.name}",
+            f"{what}: {wanted}; expected {below}, which is the event time of stream {source.name}",
             hint=f'windows need event time: {type(window).__name__.lower()}("{below}", …)',
         )
     return replace(window, column=below)

@@ -4,9 +4,27 @@ from __future__ import annotations
 
 import re
 
-from millstream.plan.describe import Say
+from millstream.plan.describe import Say, span
+from millstream.plan.nodes import WINDOW_COLUMNS
 from millstream.plan.parts import Chain, Feed, Operator, Port
 from millstream.plan.spec import Changelog, JoinSpec
+
+_START = re.compile(r"timestamp_micros\(unix_micros\((.+?)\) - pmod\(unix_micros\(\1\), (\d+)\)( \+ \d+)?\)")
+"""The start of a window, or its end, as :func:`~millstream.plan.lay.starts` says them."""
+
+
+def spoken(text: str) -> str:
+    """An expression with the columns of windows by their names.
+
+    >>> spoken("timestamp_micros(unix_micros(at) - pmod(unix_micros(at), 60000000) + 60000000)")
+    'window_end'
+    """
+    return _START.sub(lambda found: WINDOW_COLUMNS[found[3] is not None], text)
+
+
+def windows_in(text: str) -> str:
+    """An expression with the windows themselves in place of their columns."""
+    return _START.sub(lambda found: f"tumbling({found[1]}, {span(int(found[2]))})", text)
 
 
 class Words:
@@ -54,6 +72,6 @@ class Words:
         """What the columns of a kernel's input are."""
 
         def say(column: str, side: int) -> str:
-            return self.taken(operator.number, column, side)
+            return spoken(self.taken(operator.number, column, side))
 
         return say

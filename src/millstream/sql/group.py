@@ -13,7 +13,7 @@ from millstream.plan.facts import visible
 from millstream.plan.nodes import WINDOW_COLUMNS, Window
 from millstream.plan.place import placed, said_at
 from millstream.plan.relation import Relation
-from millstream.sql.calls import aggregates, closing
+from millstream.sql.calls import aggregates, closing, name_windows
 from millstream.sql.items import Above
 from millstream.sql.joins import free
 from millstream.sql.scope import Scope, names_in, path
@@ -101,15 +101,18 @@ class Groups:
         return next(name for number in range(1, len(taken) + 2) if (name := f"agg_{number}") not in taken)
 
 
+def is_grouped(select: Select, order: tuple[Piece, ...]) -> bool:
+    """Whether a SELECT is of groups: it has a GROUP BY or a HAVING, or an aggregate above its rows."""
+    pieces = [*(item.piece for item in select.items), *([select.qualify] if select.qualify else ()), *order]
+    windows = {name: each.sql for name, each in select.windows.items()}
+    said = select.group is not None or select.having is not None
+    return said or any(aggregates(name_windows(each.sql, windows)) for each in pieces)
+
+
 def grouped(
     relation: Relation, scope: Scope, window: InFrom | None, select: Select, above: Above
 ) -> tuple[Relation, Above]:
-    """The groups of a SELECT, and the expressions above them; the relation as it is if there is no GROUP BY and no aggregate."""
-    is_grouped = select.group is not None or select.having is not None or any(aggregates(each.sql) for each in above)
-    if not is_grouped:
-        if window is not None:
-            window.check([], False, scope)
-        return relation, above
+    """The groups of a SELECT, and the expressions above them."""
     keys, said = _keys(scope, window, select, above)
     groups = Groups(scope.text, keys, said)
     for each in above.items:

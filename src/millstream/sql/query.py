@@ -16,7 +16,7 @@ from millstream.plan.place import placed, said_at
 from millstream.plan.relation import Relation
 from millstream.sql import joins
 from millstream.sql.calls import aggregates, looks
-from millstream.sql.group import grouped
+from millstream.sql.group import grouped, is_grouped
 from millstream.sql.items import Above, ordering, read_above
 from millstream.sql.joins import From
 from millstream.sql.look import bounded, looked
@@ -76,13 +76,15 @@ class Compiler:
     def _select(
         self, select: Select, names: tuple[str, ...], order: tuple[Piece, ...] = (), limit: int | None = None
     ) -> Relation:
-        source, window = self.source(select)
+        of_groups = is_grouped(select, order)
+        source, window = self.source(select, of_groups)
         scope = source.scope
         if any(map(is_window_call, select.group or ())):
             scope = replace(scope, fields=FIELDS)
         relation = self.where(source.relation, scope, source.where, (select, order))
         relation, above = read_above(relation, scope, select, order, names)
-        relation, above = grouped(relation, scope, window, select, above)
+        if of_groups:
+            relation, above = grouped(relation, scope, window, select, above)
         relation, above = looked(relation, self.text, above)
         late = above.sorted_names()
         if limit is not None and late is None:
@@ -140,17 +142,17 @@ class Compiler:
         for call in aggregates(piece.sql) if query_inside(piece) is None else ():
             raise self.text.error(piece.at + call.start, f"WHERE with an aggregate: {call.head}", "HAVING takes it")
 
-    def source(self, select: Select) -> tuple[From, InFrom | None]:
-        """What FROM gives, and its windows."""
-        relation, entry, window = self._table(select.table)
+    def source(self, select: Select, of_groups: bool) -> tuple[From, InFrom | None]:
+        """What FROM gives, and its windows if those are of groups: if they are of rows, each has them."""
+        relation, entry, window = self._windowed(select.table, of_groups)
         made = From(relation, Scope(self.text, (entry,)), tuple(conditions(select.where)) if select.where else ())
         waiting = list(select.joins)
         while waiting:
-            each = waiting.pop(self._next(waiting, made))
+            each = waiting.pop(self._next(waiting, made, of_groups))
             if isinstance(each, Exploded):
                 made = joins.explode(made, each)
                 continue
-            right, entry, other = self._table(each.table, is_joined=True)
+            right, entry, other = self._windowed(each.table, of_groups, is_joined=True)
             if other and window:
                 hint = "aggregate each in a query in brackets, then join them by window_start and window_end"
                 raise self.text.error(each.at, "two tables with windows in one FROM", hint)
@@ -161,15 +163,25 @@ class Compiler:
             made = joins.join(made, right, entry, each, () if hows & {"right", "full"} else made.where)
         return made, window
 
-    def _next(self, waiting: Sequence[Joined | Exploded], made: From) -> int:
+    def _next(self, waiting: Sequence[Joined | Exploded], made: From, of_groups: bool) -> int:
         """Which join comes next: the first, or among those behind commas the first that WHERE connects with what is there."""
         for index, each in enumerate(waiting):
             if isinstance(each, Exploded) or not each.loose:
                 break
-            right, entry, _ = self._table(each.table, is_joined=True)
+            right, entry, _ = self._windowed(each.table, of_groups, is_joined=True)
             if joins.connects(made, right, entry, each):
                 return index
         return 0
+
+    def _windowed(
+        self, table: Table, of_groups: bool, is_joined: bool = False
+    ) -> tuple[Relation, Entry, InFrom | None]:
+        """What a table stands for; its windows are columns of its rows, or left to the groups that there are."""
+        relation, entry, window = self._table(table, is_joined)
+        if window is None or of_groups:
+            return relation, entry, window
+        made = window.rows(relation, Scope(self.text, (entry,)))
+        return made, Entry.of(entry.alias, made.columns), None
 
     def _table(self, table: Table, is_joined: bool = False) -> tuple[Relation, Entry, InFrom | None]:
         """What a table stands for, under its alias; with windows the columns of those too."""

@@ -92,9 +92,7 @@ def _exists(compiler: Compiler, query: Query, outer: Scope, each: Subquery) -> t
     if len(query.parts) > 1 or not isinstance(select, Select) or not whole or query.limit is not None:
         message = "EXISTS with more than FROM and WHERE in it"
         raise outer.text.error(each.at, message, f"put the query into a view or a CTE: {_CORRELATED}")
-    source, window = compiler.source(select)
-    if window is not None:
-        raise outer.text.error(each.at, "EXISTS over windows", "aggregate in a CTE first")
+    source, _ = compiler.source(select, of_groups=False)
     inner, pairs = [], []
     for condition in source.where:
         if _subquery(unwrap(condition), outer.text) or _of(condition, source.scope, outer) == {"inner"}:

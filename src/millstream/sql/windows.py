@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
+from millstream.errors import PlanError
 from millstream.plan.nodes import WINDOW_COLUMNS, Window
 from millstream.plan.place import said_at
+from millstream.plan.relation import Relation
 from millstream.plan.window import hopping, session, sliding, tumbling
 from millstream.sql.calls import closing
 from millstream.sql.interval import duration
@@ -27,7 +29,7 @@ _GROUP_HINT = "GROUP BY …, window_start, window_end"
 
 @dataclass(frozen=True, slots=True)
 class InFrom:
-    """Windows of a table function, which GROUP BY must name."""
+    """Windows of a table function: of groups, which must name them, or of rows."""
 
     said: Windowed
     at: int
@@ -35,8 +37,7 @@ class InFrom:
     def check(self, keys: list[str], used: bool, scope: Scope) -> None:
         """Refuse groups that are not of windows, and sessions by other keys than those of the groups."""
         if not used:
-            message = f"{self.said.kind}(…) gives windows; expected window_start and window_end in GROUP BY"
-            raise scope.text.error(self.at, message, _GROUP_HINT)
+            raise self._ungrouped(scope.text)
         partition = {canonical(scope.resolve(each)) for each in self.said.partition}
         if self.said.kind != "session" and not partition:
             return
@@ -44,6 +45,18 @@ class InFrom:
             found = ", ".join(each.sql for each in self.said.partition) or "nothing"
             message = f"{self.said.kind}: PARTITION BY {found}; expected what GROUP BY has besides the window: {', '.join(keys) or 'nothing'}"
             raise scope.text.error(self.at, message, "session(TABLE bid PARTITION BY bidder, at, INTERVAL 10 SECONDS)")
+
+    def _ungrouped(self, text: Text) -> PlanError:
+        message = f"{self.said.kind}(…) gives windows; expected window_start and window_end in GROUP BY"
+        return text.error(self.at, message, _GROUP_HINT)
+
+    def rows(self, relation: Relation, scope: Scope) -> Relation:
+        """Each row with its windows, where there is no group; those of sessions depend on one."""
+        if self.said.kind not in ("tumble", "hop") or self.said.partition:
+            raise self._ungrouped(scope.text)
+        window = self.window(scope)
+        with said_at(scope.text.place(self.at)):
+            return relation.windowed(window)  # type: ignore[arg-type]
 
     def window(self, scope: Scope) -> Window:
         """The window over the column of the relation that its time is."""
