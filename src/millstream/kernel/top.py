@@ -20,6 +20,7 @@ from millstream.plan.spec import Order, Top
 
 Numbers = npt.NDArray[np.int64]
 _WAS = "_was"  # how often a row was there before the batch
+_AT, _GROUP, _PEERS = "_at", "_group", "_peers"  # numbers: of a row, of its group, of the rows that share its order
 
 
 class TopKernel:
@@ -37,38 +38,64 @@ class TopKernel:
         if rows is None and state.after <= state.before:
             return None
         came = with_key(pl.DataFrame(schema=state.schema) if rows is None else rows, self.keys)
-        came = weighed(self._promising(came) if self.spec.insert_only else came, self.columns)
-        keyed = Keyed(state, self.keys, came.clear())
+        weight = pl.col(WEIGHT) if WEIGHT in came.columns else pl.lit(1, pl.Int64).alias(WEIGHT)
+        came = came.select(*self.columns, weight, pl.lit(0, pl.Int64).alias(_WAS))
+        came = self._promising(came) if self.spec.insert_only else came
+        keyed = Keyed(state, self.keys, came.drop(_WAS).clear())
         old = keyed.open(came)
-        fresh = came.select(*old.columns, pl.lit(0, pl.Int64).alias(_WAS))
-        both = pl.concat([old.with_columns(pl.col(WEIGHT).alias(_WAS)), fresh])
-        both = both.group_by(self.columns).agg(pl.col(_WAS, WEIGHT).sum())
-        both = in_order(both, self.spec.order, self.columns, self.keys)
-        ranks = Ranks(both, self.keys, self.spec)
-        weights = both[WEIGHT].to_numpy()
-        before, after = ranks.shown(both[_WAS].to_numpy()), ranks.shown(weights)
-        keep = after if self.spec.insert_only else weights
-        kept = both.select(*self.columns, pl.Series(WEIGHT, keep)).filter(pl.col(WEIGHT) != 0)
-        keyed.close_until(kept, self.spec.horizon)
-        made = both.select(*self.spec.columns, pl.Series(WEIGHT, after - before)).filter(pl.col(WEIGHT) != 0)
+        both = pl.concat([old.with_columns(pl.col(WEIGHT).alias(_WAS)), came]) if old.height else came
+        line = self._line(both)
+        ranks = Ranks(line, [_GROUP], [_PEERS], self.spec)
+        weights = line[WEIGHT].to_numpy()
+        before, after = ranks.shown(line[_WAS].to_numpy()), ranks.shown(weights)
+
+        def some(columns: Sequence[str], weights: Numbers) -> pl.DataFrame:
+            """Those rows that have a weight, by it: only now are they looked up."""
+            there = np.flatnonzero(weights)
+            return both.select(columns)[line[_AT].to_numpy()[there]].with_columns(pl.Series(WEIGHT, weights[there]))
+
+        keyed.close_until(some(self.columns, after if self.spec.insert_only else weights), self.spec.horizon)
+        made = some(self.spec.columns, after - before)
         return made if self.told else weighed(made, list(self.spec.columns))
+
+    def _line(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """The rows as they stand in line: the number of each, of its group and of its peers, and its weights; equal rows as one.
+
+        Rows of a group that differ in their order are different, and most do. So only those that do not are looked at as a whole.
+        """
+        names = list(dict.fromkeys((*self.keys, *(each.column for each in self.spec.order))))
+        slim = in_order(rows.select(*names, WEIGHT, _WAS).with_row_index(_AT), self.spec.order, [], self.keys)
+        ranks = Ranks(slim, self.keys, [each.column for each in self.spec.order], self.spec)
+        group, peers = np.cumsum(ranks.group), np.cumsum(ranks.peers)
+        line = slim.select(pl.Series(_GROUP, group), pl.Series(_PEERS, peers), _AT, WEIGHT, _WAS)
+        begins = np.append(ranks.peers, True)  # noqa: FBT003
+        tied = ~(begins[:-1] & begins[1:])
+        if not tied.any():
+            return line
+        ties = line.filter(tied)
+        other = [name for name in self.columns if name not in self.keys]
+        ties = pl.concat([ties, rows.select(self.columns)[ties[_AT].to_numpy()]], how="horizontal")
+        ties = ties.group_by(_PEERS, *other).agg(pl.col(_GROUP, _AT).first(), pl.col(WEIGHT, _WAS).sum())
+        ties = in_order(ties, tuple(each for each in self.spec.order if each.column in other), other, [_PEERS])
+        return pl.concat([line.filter(~tied), ties.select(line.columns)]).sort(_PEERS, maintain_order=True)
 
     def _promising(self, rows: pl.DataFrame) -> pl.DataFrame:
         """The rows of a batch without those that have enough better ones in it; told by the order alone, so those that tie stay."""
-        names = list(dict.fromkeys((*self.keys, *(each.column for each in self.spec.order))))
-        slim = rows.select(*names, pl.col(WEIGHT) if WEIGHT in rows.columns else pl.lit(1, pl.Int64).alias(WEIGHT))
-        slim = in_order(slim.with_row_index("_i"), self.spec.order, [], self.keys)
-        ahead = Ranks(slim, self.keys, self.spec).ahead(slim[WEIGHT].to_numpy(), self.spec.ties or "rank")
-        return rows[np.sort(slim["_i"].to_numpy()[ahead < self.spec.count])]
+        order = [each.column for each in self.spec.order]
+        slim = rows.select(*dict.fromkeys((*self.keys, *order)), WEIGHT).with_row_index(_AT)
+        slim = in_order(slim, self.spec.order, [], self.keys)
+        ranks = Ranks(slim, self.keys, order, self.spec)
+        ahead = ranks.ahead(slim[WEIGHT].to_numpy(), self.spec.ties or "rank")
+        return rows[np.sort(slim[_AT].to_numpy()[ahead < self.spec.count])]
 
 
 class Ranks:
     """Rows that are sorted, group after group: where their groups begin, and within them rows of equal order."""
 
-    def __init__(self, rows: pl.DataFrame, keys: Sequence[str], spec: Top) -> None:
+    def __init__(self, rows: pl.DataFrame, keys: Sequence[str], order: Sequence[str], spec: Top) -> None:
         self.spec = spec
         self.group = _starts(rows, keys, np.arange(rows.height) == 0)
-        self.peers = _starts(rows, [each.column for each in spec.order], self.group)
+        self.peers = _starts(rows, order, self.group)
 
     def shown(self, weights: Numbers) -> Numbers:
         """How often each of these rows is to be seen, of those there are; of one that is there often as many as have room."""
