@@ -153,7 +153,9 @@ def repeated(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def difference(before: pl.DataFrame, after: pl.DataFrame) -> pl.DataFrame:
-    """What must change for these rows to become those."""
+    """What must change for these rows to become those; where there were none, equal ones are left apart."""
+    if not before.height:
+        return after.select(*before.columns, pl.lit(1, pl.Int64).alias(WEIGHT))
     both = pl.concat(
         [
             before.with_columns(pl.lit(-1, pl.Int64).alias(WEIGHT)),

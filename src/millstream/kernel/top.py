@@ -68,15 +68,15 @@ class TopKernel:
         ranks = Ranks(slim, self.keys, [each.column for each in self.spec.order], self.spec)
         group, peers = np.cumsum(ranks.group), np.cumsum(ranks.peers)
         line = slim.select(pl.Series(_GROUP, group), pl.Series(_PEERS, peers), _AT, WEIGHT, _WAS)
-        begins = np.append(ranks.peers, True)  # noqa: FBT003
-        tied = ~(begins[:-1] & begins[1:])
+        tied = in_company(ranks.peers)
         if not tied.any():
             return line
         ties = line.filter(tied)
         other = [name for name in self.columns if name not in self.keys]
         ties = pl.concat([ties, rows.select(self.columns)[ties[_AT].to_numpy()]], how="horizontal")
         ties = ties.group_by(_PEERS, *other).agg(pl.col(_GROUP, _AT).first(), pl.col(WEIGHT, _WAS).sum())
-        ties = in_order(ties, tuple(each for each in self.spec.order if each.column in other), other, [_PEERS])
+        order = [each for each in self.spec.order if each.column in other]
+        ties = _sorted(ties, [Order(_PEERS), *order, *(Order(name) for name in other)], [])
         return pl.concat([line.filter(~tied), ties.select(line.columns)]).sort(_PEERS, maintain_order=True)
 
     def _promising(self, rows: pl.DataFrame) -> pl.DataFrame:
@@ -134,9 +134,34 @@ def _first(values: Numbers, starts: npt.NDArray[np.bool_]) -> Numbers:
 def in_order(
     rows: pl.DataFrame, order: tuple[Order, ...], columns: Sequence[str], keys: Sequence[str] = ()
 ) -> pl.DataFrame:
-    """Sort by keys and an order, then by everything else, so that it does not matter who came first."""
-    known = {*keys, *(each.column for each in order)}
-    by = [*map(Order, keys), *order, *(Order(name) for name in columns if name not in known)]
+    """Sort by keys and an order, then by everything else, so that it does not matter who came first.
+
+    Most rows differ in their order, so the rest is looked at only where they do not.
+    """
+    first = [*map(Order, keys), *order]
+    names = list(dict.fromkeys(each.column for each in first))
+    rest = [Order(name) for name in columns if name not in names]
+    if not first or not rest:
+        return _sorted(rows, [*first, *rest], keys)
+    slim = _sorted(rows.select(names).with_row_index(_AT), first, keys)
+    at = slim[_AT].to_numpy().copy()
+    starts = _starts(slim, names, np.arange(rows.height) == 0)
+    tied = in_company(starts)
+    if tied.any():
+        ties = pl.DataFrame({_PEERS: np.cumsum(starts)[tied], _AT: at[tied]})
+        ties = pl.concat([ties, rows.select(names + [each.column for each in rest])[at[tied]]], how="horizontal")
+        # By the order too: it has 0.0 and -0.0 for equal, and a sort has not.
+        at[tied] = _sorted(ties, [Order(_PEERS), *first, *rest], keys)[_AT].to_numpy()
+    return rows[at]
+
+
+def in_company(starts: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Which rows are not alone in their run."""
+    alone: npt.NDArray[np.bool_] = starts & np.append(starts[1:], True)  # noqa: FBT003
+    return ~alone
+
+
+def _sorted(rows: pl.DataFrame, by: Sequence[Order], keys: Sequence[str]) -> pl.DataFrame:
     descending = [each.descending for each in by]
     # 0.0 and -0.0 are one key, and a sort tells them apart.
     floats = {name for name in keys if rows.schema[name].is_float()}
