@@ -157,7 +157,7 @@ def in_order(
 
 def in_company(starts: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
     """Which rows are not alone in their run."""
-    alone: npt.NDArray[np.bool_] = starts & np.append(starts[1:], True)  # noqa: FBT003
+    alone: npt.NDArray[np.bool_] = starts & np.append(starts[1:], True)
     return ~alone
 
 
