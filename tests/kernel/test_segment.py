@@ -200,6 +200,21 @@ def test_large_segments_split_and_small_neighbours_merge() -> None:
     check_growth(Random(0))
 
 
+def test_a_batch_that_changes_much_makes_fewer_segments_and_a_small_one_cuts_what_it_touches() -> None:
+    places = [place_of(0, i * 1000) for i in range(60_000)]
+    store = filled(places)  # some 5 MB
+    assert len(store.segments) < 5_000_000 / segment.LIMIT / 2
+    meta, table = opened(store)
+    some = table.load(np.array(places[::400], np.uint64))
+    assert some is not None
+    assert some.height == 150
+    table.save(some)
+    meta.write(store)
+    sizes = [int.from_bytes(data[:4], "little") for data in store.segments.values()]  # before compression
+    assert max(sizes) <= 1.3 * segment.LIMIT
+    assert sum(len(rows) for _, rows in everything(store)) == 60_000
+
+
 def check_place(_: Random) -> None:
     """Rows of one place stay together, however many there are."""
     store = filled([7] * 2_000 + [9] * 2_000 + list(range(100, 400)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import msgspec
 import polars as pl
@@ -30,7 +31,7 @@ from millstream.kernel.send import send
 from millstream.kernel.session import SessionKernel
 from millstream.kernel.spread import labels
 from millstream.kernel.state import FOREVER, NEVER, Memory, Meta, Store
-from millstream.kernel.step import Shared
+from millstream.kernel.step import Near, Shared
 from millstream.kernel.through import PassKernel
 from millstream.kernel.top import TopKernel
 from millstream.plan.chain import ADMIT, ORIGIN, SINK, Chain, Feed, Operator, Port
@@ -224,10 +225,11 @@ class Host:
             return
         shared = Shared(store)
         waiting: dict[int, list[Chunk]] = {leader: chunks, **{number: [] for number in followers}}
+        near = Near(frozenset(followers))
         for number in (leader, *followers):
-            if not waiting[number]:
+            if not waiting[number] and number not in near.reached:
                 continue
-            for chunk in self._run_kernel(number, bucket, waiting[number], shared.part(number)):
+            for chunk in self._run_kernel(number, bucket, waiting[number], shared.part(number), near):
                 if chunk.stage != SINK and chunk.target in waiting:
                     waiting[chunk.target].append(chunk)
                 else:
@@ -247,15 +249,18 @@ class Host:
             for made in self.run(stage, target, bucket, group, stores[stage, target, bucket])
         ]
 
-    def _run_kernel(self, target: int, bucket: int, chunks: list[Chunk], store: Store) -> Iterator[Chunk]:
+    def _run_kernel(
+        self, target: int, bucket: int, chunks: list[Chunk], store: Store, near: Near | None = None
+    ) -> Iterator[Chunk]:
         operator, kernel = self._kernel(target)
+        near = near or Near()
         meta = Meta.read(store)
         for chunk in chunks:
             if chunk.kind == Kind.MARK:
                 origin, time = read_mark(chunk.data)
                 meta.marks[origin] = max(time, meta.marks.get(origin, NEVER))
-        frames = [_frame(chunks, kind) for kind in SIDES[: operator.sides]]
-        sums = _frame(chunks, Kind.SUMS)
+        sums = _frame(chunks, Kind.SUMS, [])
+        frames = [_frame(chunks, kind, near.take(target, kind)) for kind in SIDES[: operator.sides]]
         befores = meta.sides or [meta.mark] * len(operator.inputs)
         afters = [max(before, mark) for before, mark in zip(befores, self._marks(operator, meta, bucket), strict=True)]
         before, after = (_least(operator, marks) for marks in (befores, afters))
@@ -270,7 +275,10 @@ class Host:
                 raise
             if made is not None:
                 for port in operator.ports:
-                    yield from send(made, port, bucket)
+                    if port.stage != SINK and port.target in near.targets:
+                        near.give(made, port)
+                    else:
+                        yield from send(made, port, bucket)
             if state.tables:
                 tables = state.tables.values()
                 held = Held(
@@ -323,8 +331,7 @@ class Host:
             meta.schema = frames[0].clear().to_arrow().schema.serialize().to_pybytes()
         if not meta.schema:
             return []
-        empty = pl.from_arrow(pa.ipc.read_schema(pa.py_buffer(meta.schema)).empty_table())
-        return [empty.schema]  # type: ignore[union-attr]
+        return [_schema(meta.schema)]
 
     def _kernel(self, number: int) -> tuple[Operator, Kernel]:
         if number not in self._kernels:
@@ -349,6 +356,14 @@ class Host:
         return min((meta.marks.get(f"{number}:{part}", NEVER) for part in parts), default=NEVER)
 
 
+@lru_cache(maxsize=64)
+def _schema(data: bytes) -> pl.Schema:
+    """A schema as it was written down; each bucket has the same."""
+    empty = pl.from_arrow(pa.ipc.read_schema(pa.py_buffer(data)).empty_table())
+    assert isinstance(empty, pl.DataFrame)  # noqa: S101
+    return empty.schema
+
+
 def _least(operator: Operator, marks: list[int], hold: tuple[int | None, ...] = ()) -> int:
     """The least of the marks of those inputs that tell time, each lowered by its hold."""
     timed = [
@@ -362,9 +377,10 @@ def _least(operator: Operator, marks: list[int], hold: tuple[int | None, ...] = 
     return min((mark if mark in ends else mark - (lowered or 0) for mark, lowered in timed), default=NEVER)
 
 
-def _frame(chunks: list[Chunk], kind: Kind) -> pl.DataFrame | None:
+def _frame(chunks: list[Chunk], kind: Kind, near: list[pl.DataFrame]) -> pl.DataFrame | None:
     data = [chunk.data for chunk in chunks if chunk.kind == kind]
-    return one_frame(data) if data else None
+    frames = [*([one_frame(data)] if data else ()), *near]
+    return pl.concat(frames, how="diagonal_relaxed") if len(frames) > 1 else frames[0] if frames else None
 
 
 def input_frames(chain: Chain, feeds: Mapping[int, pl.Schema]) -> dict[tuple[int, int], pl.DataFrame]:

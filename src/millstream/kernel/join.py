@@ -74,7 +74,7 @@ class TableJoinKernel:
             self._placed(inserts(rows, side, types, names).drop_nulls(self.keys))
             for rows, side, names in zip((left, right), state.sides, (self.spec.left, self.spec.right), strict=True)
         ]
-        places = np.unique(np.concatenate([rows[PLACE].to_numpy() for rows in came]))
+        places = np.concatenate([rows[PLACE].to_numpy() for rows in came])
         olds = []
         for name, rows in zip(("left", "right"), came, strict=True):
             old = state.table(name).load(places)
@@ -183,7 +183,7 @@ def check_pairs(left: pl.DataFrame, right: pl.DataFrame, on: list[str]) -> None:
     if most and left.height * right.height > MOST:  # of a key with that many on the smaller side
         most = (left if left.height < right.height else right).group_by(on).len()["len"].max()  # type: ignore[assignment]
     at_most = most * max(left.height, right.height)
-    if at_most <= MOST and at_most * (_widest(left) + _widest(right)) <= MOST_BYTES:
+    if not at_most or (at_most <= MOST and at_most * (_widest(left) + _widest(right)) <= MOST_BYTES):
         return
     counts = _sized(left, on, "_n", "_left").join(_sized(right, on, "_m", "_right"), on=on)
     size = pl.col("_left") * pl.col("_m") + pl.col("_right") * pl.col("_n")

@@ -60,16 +60,16 @@ class Keyed:
     def close(self, rows: pl.DataFrame, wake: pl.DataFrame | None = None) -> None:
         """Keep these rows for the keys that were looked at; ``wake`` says when each wants to be looked at again."""
         check_size(rows, self._keys)
-        due = rows.select(self._keys).unique()
         if wake is None:
-            due = due.with_columns(pl.lit(NEVER, pl.Int64).alias(_DUE))
+            rows = rows.with_columns(pl.lit(NEVER, pl.Int64).alias(_DUE))
         else:
+            due = rows.select(self._keys).unique()
             due = matched(due, wake.select(*self._keys, WAKE), self._keys, "left")
             due = matched(due, self._pending, self._keys, "left")
             sooner = pl.col(WAKE).is_not_null() & (pl.col(_DUE).is_null() | (pl.col(WAKE) < pl.col(_DUE)))
             self._set(due.filter(sooner).select(*self._keys, pl.col(WAKE).alias(_DUE)))
             due = due.with_columns(pl.when(sooner).then(WAKE).otherwise(_DUE).fill_null(NEVER).alias(_DUE)).drop(WAKE)
-        rows = matched(rows, due, self._keys, "left")
+            rows = matched(rows, due, self._keys, "left")
         rows = rows.with_columns(pl.Series(PLACE, self.place(rows)))
         self._state.table("rows").save(pl.concat([self._rest, rows.select(self._rest.columns)]))
 
@@ -159,7 +159,9 @@ def repeated(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def difference(before: pl.DataFrame, after: pl.DataFrame) -> pl.DataFrame:
-    """What must change for these rows to become those."""
+    """What must change for these rows to become those; where there were none, equal ones are left apart."""
+    if not before.height:
+        return after.select(*before.columns, pl.lit(1, pl.Int64).alias(WEIGHT))
     both = pl.concat(
         [
             before.with_columns(pl.lit(-1, pl.Int64).alias(WEIGHT)),

@@ -35,7 +35,7 @@ class OverKernel:
         came = weighed(came, self.columns)
         keyed = Keyed(state, self.keys, came.clear())
         old = keyed.open(came)
-        new = weighed(pl.concat([old, came.select(old.columns)]), self.columns)
+        new = weighed(pl.concat([old, came.select(old.columns)]), self.columns) if old.height else came
         before, after = self._made(old, state.before), self._made(new, state.after)
         if self.spec.until is not None:
             keyed.close_until(new, self.spec.until)
@@ -46,7 +46,9 @@ class OverKernel:
 
     def _made(self, rows: pl.DataFrame, mark: int) -> pl.DataFrame:
         """What these rows are worth, as far as it is to be seen at this mark."""
-        layout = Layout.of(in_order(repeated(rows), self.spec.order, self.columns), self.keys, self.spec.order)
+        layout = Layout.of(
+            in_order(repeated(rows), self.spec.order, self.columns, self.keys), self.keys, self.spec.order
+        )
         made = called(layout, self.spec.looks)
         if self.spec.emit == "final":
             made = made.filter(self._time() < mark)

@@ -30,6 +30,10 @@ LIMIT = 16_384
 """Bytes of a segment, before compression. Each one touched costs a call and is written whole: with 128 KB a batch of 1,000 events
 on 5 M rows wrote some 100 MB. With 8 KB such a batch was no faster, and one that touches everything was slower."""
 
+_LARGER, _MANY = 4, 64
+"""A batch that changes rows for many segments makes each of them up to so many times as large: half of the calls' time is in their
+number. One that changes little cuts those that it touches as small as ever."""
+
 MOST_BYTES = 128 << 20
 """Bytes of the rows of one place, before compression: they are one segment, and read and written together."""
 
@@ -172,6 +176,7 @@ class Table:
         """Replace what was loaded by these rows; new rows must be of places that were loaded."""
         if not rows.height and not len(self._touched):
             return
+        changed = rows.height
         if self._rest is not None and self._rest.height:
             rows = pl.concat([self._rest, rows.select(self._rest.columns).cast(self._rest.schema)])
         rows = rows.sort(PLACE)
@@ -183,7 +188,8 @@ class Table:
             self._known.schema = batch.schema.serialize().to_pybytes()
         elif batch.schema != self._schema:
             batch = batch.cast(self._schema)
-        limit = max(1, LIMIT * max(rows.height, 1) // max(batch.nbytes, 1))
+        each = max(batch.nbytes, 1) / max(rows.height, 1)
+        limit = max(1, int(min(max(LIMIT, changed * each / _MANY), LIMIT * _LARGER) / each))
         if not len(self._starts):
             self._starts, self._numbers = np.zeros(1, np.uint64), np.array([self._next()], np.uint32)
             self._rows = self._sizes = np.zeros(1, np.uint32)
