@@ -142,8 +142,9 @@ class ReduceKernel:
             rows = rows.with_columns(pl.lit(0, pl.Int8).alias(ONE))
         if not self.spec.size:
             return rows
-        which, starts = windows_of(rows[WINDOW_COLUMNS[0]], self.spec.size, self.spec.every or self.spec.size)
-        return rows[which].with_columns(starts)
+        every = self.spec.every or self.spec.size
+        which, starts = windows_of(rows[WINDOW_COLUMNS[0]], self.spec.size, every)
+        return (rows if every == self.spec.size else rows[which]).with_columns(starts)
 
     def _bag(
         self, state: State, bag: Bag, rows: pl.DataFrame, places: Places, closing: tuple[int, int] | None
