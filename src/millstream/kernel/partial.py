@@ -35,7 +35,7 @@ SHARE = 0.25
 """Sums go in place of rows if they have at most this share of their values: to add up costs about as much as it saves later on,
 and what it saves for certain is what has to be carried."""
 
-_SOME = 2_048  # rows that tell whether sums are worth it
+_SOME = 4_096  # rows that tell whether sums are worth it
 _START = WINDOW_COLUMNS[0]
 
 
