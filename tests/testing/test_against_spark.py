@@ -119,6 +119,12 @@ def busy() -> Pipeline:
     pipeline.view("hops", events.group_by(hopping("at", "2 minutes", "1 minute")).agg(n="count(*)", m="max(amount)"))
     pipeline.view("visits", events.where("amount > 2").group_by("user", session("at", "30 seconds")).agg(n="count(*)"))
     pipeline.view("best", events.select("user", "amount").top(2, by="amount DESC", per="user"))
+    minutes = events.windowed(tumbling("at", "1 minute"))
+    pipeline.view(
+        "highest", minutes.top(1, by="amount DESC", per="window_end").select("user", "window_start"), emit="final"
+    )
+    hops = events.windowed(hopping("at", "2 minutes", "1 minute")).select("user", "amount", "window_end")
+    pipeline.view("placed", hops.over("window_end", order="amount").add(place="row_number()"), emit="final")
     totals = events.group_by("user").agg(total="sum(amount)", n="count(*)")
     pipeline.view("rich", totals.where("total > 20").select("user", "total / n AS mean", "concat('u', user) AS name"))
     return pipeline
