@@ -43,7 +43,8 @@ class TopKernel:
         came = self._promising(came) if self.spec.insert_only else came
         keyed = Keyed(state, self.keys, came.drop(_WAS).clear())
         old = keyed.open(came)
-        both = pl.concat([old.with_columns(pl.col(WEIGHT).alias(_WAS)), came]) if old.height else came
+        old = old.with_columns(pl.col(WEIGHT).alias(_WAS)).select(came.columns)
+        both = pl.concat([old, came]) if old.height else came
         line = self._line(both)
         ranks = Ranks(line, [_GROUP], [_PEERS], self.spec)
         weights = line[WEIGHT].to_numpy()
