@@ -116,7 +116,9 @@ def delivery(only: str | None, scale: float, as_json: bool) -> None:
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Write each answer to DIR/qN.json.")
 @click.option("--log", type=click.Choice(["sqlite", "kafka"]), default="sqlite", show_default=True, help="Where from.")
 @click.option("--repeat", type=click.IntRange(1), default=1, show_default=True, help="Time each so often; the median.")
-@click.option("--rate-limit", type=click.IntRange(1), metavar="N", help="At most N records a batch.")
+@click.option(
+    "--rate-limit", type=click.IntRange(1), metavar="N", help="At most N records a batch.  [default: 4000000]"
+)
 @click.option("--store", is_flag=True, help="Store the views in SQLite in the timed runs too.")
 @click.option("--growth", is_flag=True, help="Also the cost of an event, by that with a tenth of the events.")
 @click.option("--delay", is_flag=True, help="Instead: from append to view at 10,000 events/s, of q1, q4, q5, q7.")

@@ -14,7 +14,9 @@ from millstream.errors import UnknownView
 @click.argument("views", metavar="[VIEW]...", nargs=-1)
 @click.option("--takeover", is_flag=True, help="Exchange them even while the old version runs; that one then ends.")
 @click.option("--rollback", is_flag=True, help="Let the version before the last rebuild take its place again.")
-@click.option("--rate-limit", type=click.IntRange(1), metavar="N", help="At most N records a batch.")
+@click.option(
+    "--rate-limit", type=click.IntRange(1), metavar="N", help="At most N records a batch.  [default: 4000000]"
+)
 @spark_options
 @log_option
 @json_option

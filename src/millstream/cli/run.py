@@ -53,7 +53,10 @@ COLUMNS = {
 @click.option("--close", is_flag=True, help="After that, end all time: every window closes. Later events are late.")
 @click.option("--interval", type=Duration(), default="0s", help="Start batches this far apart.  [default: at once]")
 @click.option(
-    "--rate-limit", type=click.IntRange(1), metavar="N", help="Records a batch, at most; an append is never cut."
+    "--rate-limit",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Records a batch, at most; an append is never cut.  [default: 4000000]",
 )
 @click.option("--takeover", is_flag=True, help="Take the pipeline from the process that runs it.")
 @click.option("--rebuild", is_flag=True, help="Forget views and checkpoint and compute everything anew from the log.")

@@ -68,6 +68,9 @@ RECORDS = (
 )
 """The columns of records, as DDL."""
 
+RATE_LIMIT = 4_000_000
+"""Records of a batch, at most, unless said: what they change passes through the driver's memory."""
+
 _TICK, _MOMENT = 0.2, 0.01
 _PATIENCE = 60.0
 """Seconds that a batch gets to end after someone asked to stop, and that a run with an end waits for a sink."""
@@ -86,7 +89,7 @@ class Options:
     once: bool = False
     close: bool = False
     interval: timedelta = timedelta(0)
-    rate_limit: int | None = None
+    rate_limit: int = RATE_LIMIT
     takeover: bool = False
     rebuild: bool = False
     beside: bool = False
@@ -138,8 +141,9 @@ def run(
 
     A session that is passed in is used and never stopped. ``progress`` is called after every batch, from another thread.
     """
-    options = Options(once or close, close, parse_duration(interval), rate_limit, takeover, rebuild, beside, heartbeats)
-    if rate_limit is not None and rate_limit < 1:
+    limit = RATE_LIMIT if rate_limit is None else rate_limit
+    options = Options(once or close, close, parse_duration(interval), limit, takeover, rebuild, beside, heartbeats)
+    if limit < 1:
         raise ConfigError(f"rate_limit: found {rate_limit}, expected at least 1")
     return _Run(pipeline, options, progress or (lambda _: None), stop or threading.Event()).run(spark)
 
@@ -287,15 +291,13 @@ class _Run:
 
     def _comes_at_once(self, bounds: Mapping[str, Mapping[int, Bounds]]) -> bool:
         """Whether the first batch has all that there is, so that the end of all time may come with it."""
-        return (
-            self.options.rate_limit is None
-            and self.pipeline.log.startswith("sqlite:")
-            and any(
-                bound.end > self.position.offsets.get(topic, {}).get(p, 0)
-                for topic, found in bounds.items()
-                for p, bound in found.items()
-            )
-        )
+        waiting = [
+            bound.end - self.position.offsets.get(topic, {}).get(p, bound.start)
+            for topic, found in bounds.items()
+            for p, bound in found.items()
+        ]
+        heartbeats = len(waiting)
+        return self.pipeline.log.startswith("sqlite:") and 0 < sum(waiting) <= self.options.rate_limit - heartbeats
 
     def _wait(self, why: str) -> None:
         self.progress = replace(self.progress, waiting=why)

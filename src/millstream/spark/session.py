@@ -175,6 +175,7 @@ def _settings(master: str, chosen: Mapping[str, str], added: list[Path]) -> dict
         settings["spark.driver.bindAddress"] = settings["spark.driver.host"] = "127.0.0.1"
     if is_one_process(master):
         settings["spark.sql.shuffle.partitions"] = str(os.cpu_count() or 1)
+        settings["spark.driver.memory"] = f"{_heap()}m"
     else:
         settings["spark.executorEnv.POLARS_MAX_THREADS"] = "1"
     settings.update(chosen)
@@ -190,6 +191,12 @@ def _settings(master: str, chosen: Mapping[str, str], added: list[Path]) -> dict
     options.append(settings.get("spark.driver.extraJavaOptions", ""))  # the last word on an option counts
     settings["spark.driver.extraJavaOptions"] = " ".join(options).strip()
     return settings
+
+
+def _heap() -> int:
+    """How much the JVM may take (MiB): what a batch gives to its store passes through it, and Spark's 1 GiB is soon full."""
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20
+    return max(1024, min(4096, machine // 4))
 
 
 def is_local(master: str | None) -> bool:
