@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
+from millstream.bench.nexmark import stages
 from millstream.bench.nexmark.data import TOPIC, fill
 from millstream.bench.nexmark.generator import events
 from millstream.bench.nexmark.oracle import QUESTIONS, Oracle, Question
@@ -33,6 +34,7 @@ TOGETHER = [query for query in QUERIES if query != "q12"]
 """Those that read the one stream, and so can be one pipeline."""
 WIDTH = {"q12": 2}
 """How many columns of a view are its answer, where it has more."""
+SPARKS = ("spark_python", "spark_jvm", "outside_batches")
 CRASHES = ("run.before_delivery", "sink.before_commit", "sink.after_commit", "run.after_delivery")
 
 
@@ -150,6 +152,13 @@ def test_a_wrong_answer_is_told(
     assert done.exit_code == 1, done.output
     assert "WRONG" in capfd.readouterr().err
     assert "rows are missing" in done.stdout
+
+
+def test_each_stage_has_its_cost(spark: SparkSession, tmp_path: Path) -> None:
+    found = {each.name: each.value for each in stages.measure(["q2", "q5"], 5_000, 0, tmp_path, lambda _: None)}
+    assert found.keys() == {f"{query}.{name}" for query in ("q2", "q5") for name in (*stages.STAGES, *SPARKS)}
+    assert all(found[f"q5.{name}"] > 0 for name in (*stages.STAGES, "spark_jvm", "outside_batches"))
+    assert found["q2.kernels"] < found["q5.kernels"] / 10
 
 
 @pytest.mark.parametrize("text", ["q23", "5-", "q9-q3", "all"])

@@ -111,6 +111,28 @@ def test_no_query_lies_there_unasked() -> None:
     assert {path.stem for path in (folder / "flink").iterdir()} == {*QUERIES, "prelude"}
 
 
+@pytest.mark.parametrize("written", ["plain", "iso"])
+def test_polars_answers_as_expected(written: str, tmp_path: Path) -> None:
+    folder = plain = write_folder(tmp_path / "plain", 5_000, seed=3)
+    if written == "iso":
+        folder = in_iso(plain, tmp_path / "iso")
+    asked = {query: answer_of("polars", query, folder) for query in QUERIES}
+    with Oracle(plain) as oracle:
+        wrong = {query: oracle.compare(query, answer) for query, answer in asked.items() if not isinstance(answer, str)}
+    assert {query for query, answer in asked.items() if isinstance(answer, str)} == {"q10", "q12"}
+    assert {query: why for query, why in wrong.items() if why} == {}
+    assert (run_peer("polars", "q5", folder, 5_000, folder).rate or 0) > 100
+    assert run_peer("polars", "q12", folder, 5_000, folder).rate is None
+
+
+def in_iso(plain: Path, folder: Path) -> Path:
+    """The same events, their times written with a T and a Z."""
+    folder.mkdir()
+    text = b"\n".join(lines(plain)).decode()
+    (folder / "events.jsonl").write_text(re.sub(r'"(\d{4}-\d\d-\d\d) ([\d:.]+)"', r'"\1T\2Z"', text) + "\n")
+    return folder
+
+
 # with them
 
 
@@ -144,10 +166,7 @@ def test_a_peer_answers_as_expected(system: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("system", ["flink", "spark"])
 def test_times_with_a_t_and_a_z_are_read(system: str, tmp_path: Path) -> None:
     plain = write_folder(tmp_path / "plain", 3_000, seed=3)
-    iso = tmp_path / "iso"
-    iso.mkdir()
-    text = b"\n".join(lines(plain)).decode()
-    (iso / "events.jsonl").write_text(re.sub(r'"(\d{4}-\d\d-\d\d) ([\d:.]+)"', r'"\1T\2Z"', text) + "\n")
+    iso = in_iso(plain, tmp_path / "iso")
     try:
         with Oracle(plain) as oracle:
             for query in ("q0", "q5", "q9", "q10") if system == "flink" else ("q0", "q5", "q10"):

@@ -122,8 +122,9 @@ def delivery(only: str | None, scale: float, as_json: bool) -> None:
 @click.option("--store", is_flag=True, help="Store the views in SQLite in the timed runs too.")
 @click.option("--growth", is_flag=True, help="Also the cost of an event, by that with a tenth of the events.")
 @click.option("--delay", is_flag=True, help="Instead: from append to view at 10,000 events/s, of q1, q4, q5, q7.")
+@click.option("--stages", is_flag=True, help="Instead: processor seconds by stage, for a million events. On Linux.")
 @click.option("--seconds", type=click.FloatRange(1), default=30.0, show_default=True, help="How long, for --delay.")
-@click.option("--compare", metavar="SYSTEMS", help="Beside others, by comma: flink, flink_heap, spark.")
+@click.option("--compare", metavar="SYSTEMS", help="Beside others, by comma: flink, flink_heap, spark, polars.")
 @json_option
 def nexmark(
     queries: str | None,
@@ -137,6 +138,7 @@ def nexmark(
     store: bool,
     growth: bool,
     delay: bool,
+    stages: bool,
     seconds: float,
     compare: str | None,
     as_json: bool,
@@ -156,6 +158,7 @@ def nexmark(
     """
     from millstream.bench.nexmark import delay as delays
     from millstream.bench.nexmark import run
+    from millstream.bench.nexmark import stages as by_stage
     from millstream.bench.nexmark.peers import SYSTEMS
     from millstream.bench.nexmark.queries import chosen
 
@@ -171,6 +174,9 @@ def nexmark(
         if delay:
             some = names if queries else delays.QUERIES
             _print(list(delays.measure(some, seconds, seed, folder, status.update)), as_json)
+            return
+        if stages:
+            _print(list(by_stage.measure(names, events, seed, folder, status.update)), as_json)
             return
         wanted = run.Wanted(names, events, seed, data, out, log, repeat, rate_limit, growth, systems, store)
         found = []

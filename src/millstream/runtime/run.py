@@ -158,6 +158,12 @@ def chain_of(pipeline: Pipeline, tasks: int = 1, *, early: bool = False) -> Chai
     return replace(build_chain(views, buckets=pipeline.buckets, to=pipeline.to, tasks=tasks), early=early)
 
 
+def as_it_runs(pipeline: Pipeline, chain: Chain, *, sends: bool = True) -> Chain:
+    """The chain of a pipeline where what nobody gets goes no further: views kept nowhere, unless a sink gets their changes."""
+    sent = {sink.view for sink in pipeline.sinks.values()} if sends else set()
+    return chain.unread([each.name for each in chain.outputs if not each.kept and each.name not in sent])
+
+
 def session_for(pipeline: Pipeline, chain: Chain, given: SparkSession | None) -> SparkSession:
     """The session that is given, or ours; either has what the pipeline needs beyond Spark's wheel, or it is an error."""
     kafka, avro = pipeline.log.startswith("kafka:"), any(feed.source.codec == "avro" for feed in chain.feeds)
@@ -308,11 +314,8 @@ class _Run:
         self.stop.set()
 
     def _decoded(self, spark: SparkSession, folder: Path, partitions: Mapping[str, int]) -> DataFrame:
-        sent = {sink.view for sink in self.pipeline.sinks.values()} if not self.options.beside else set()
-        unread = [each.name for each in self.chain.outputs if not each.kept and each.name not in sent]
-        self.host = Host(
-            self.chain.unread(unread), {feed.number: partitions[feed.source.topic] for feed in self.chain.feeds}
-        )
+        chain = as_it_runs(self.pipeline, self.chain, sends=not self.options.beside)
+        self.host = Host(chain, {feed.number: partitions[feed.source.topic] for feed in chain.feeds})
         records = stream_records(
             spark,
             self.pipeline.log,

@@ -58,7 +58,8 @@ TYPES = {
 }
 WATERMARKS = ""
 """Where offsets keep watermarks: no topic has that name."""
-_CHUNK = 20_000
+CHUNK = 20_000
+"""Records that are read and decoded at once."""
 _SMALL = 10_000  # records
 
 
@@ -277,7 +278,7 @@ class _Planner:
             if self._decoder is not None and (values := self._values(self._decoder, rest)) is not None:
                 yield from self._shortened(self._decoder, rest, values, gate)
                 live = int(values.offsets[-1]) + 1
-            elif rows := scan_rows(self.log, rest, _CHUNK):
+            elif rows := scan_rows(self.log, rest, CHUNK):
                 yield from self._batch(to_arrow(part.topic, part.partition, rows), gate)
                 live = rows[-1][0] + 1
             else:
@@ -294,13 +295,13 @@ class _Planner:
             yield batch.select(self.options.columns)
 
     def _values(self, decoder: Decoder, part: Part) -> Values | None:
-        return None if decoder.wants_all(part.topic) else scan_values(self.log, part, _CHUNK, decoder.reserved)
+        return None if decoder.wants_all(part.topic) else scan_values(self.log, part, CHUNK, decoder.reserved)
 
     def _shortened(self, decoder: Decoder, part: Part, values: Values, gate: Gate | None) -> Iterator[pa.RecordBatch]:
         """Chunks by the values alone; what is left is read again, whole."""
 
         def raw(left: npt.NDArray[np.bool_]) -> pa.RecordBatch:
-            rows = scan_rows(self.log, part._replace(end=int(values.offsets[-1]) + 1), _CHUNK)
+            rows = scan_rows(self.log, part._replace(end=int(values.offsets[-1]) + 1), CHUNK)
             return to_arrow(part.topic, part.partition, list(compress(rows, left)))
 
         records = shortcut.records_of(values)

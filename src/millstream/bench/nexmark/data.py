@@ -28,12 +28,17 @@ def write_folder(folder: Path, count: int, seed: int = 0) -> Path:
     return folder
 
 
-def read_folder(folder: Path) -> Iterator[list[bytes]]:
-    """The documents in all files of a folder, some at a time."""
+def files_of(folder: Path) -> list[Path]:
+    """The files of a folder, in their order; at least one."""
     found = sorted(folder.glob("*.jsonl"))
     if not found:
         raise FileNotFoundError(f"no *.jsonl in {folder}")
-    for path in found:
+    return found
+
+
+def read_folder(folder: Path) -> Iterator[list[bytes]]:
+    """The documents in all files of a folder, some at a time."""
+    for path in files_of(folder):
         with path.open("rb") as file:
             while lines := file.readlines(_AT_ONCE * 350):
                 yield [line.rstrip() for line in lines if not line.isspace()]

@@ -1,4 +1,5 @@
-"""Nexmark on other systems, over the same files on the same machine: Flink SQL and plain Structured Streaming.
+"""Nexmark on other systems, over the same files on the same machine: Flink SQL and plain Structured Streaming; and what the work alone
+costs, as one Polars job.
 
 A rate is events by the wall time from the start of a query to its end, with the engine up and warmed by the same query over a
 small folder. Answers can be looked at too, since a fast wrong answer is worth nothing. One peer is up at a time; it stays up
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-SYSTEMS = ("flink", "flink_heap", "spark")
+SYSTEMS = ("flink", "flink_heap", "spark", "polars")
 QUERIES = tuple(f"q{number}" for number in range(23))
 
 
@@ -90,6 +91,10 @@ def _peer(system: str, say: Callable[[str], None]) -> Peer:
             from millstream.bench.nexmark.peers.on_flink import Flink
 
             _up[kind] = Flink(say)
+        elif kind == "polars":
+            from millstream.bench.nexmark.peers.on_polars import Polars
+
+            _up[kind] = Polars()
         else:
             from millstream.bench.nexmark.peers.on_spark import Spark
 
