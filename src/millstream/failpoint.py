@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -36,7 +37,10 @@ def failpoint(name: str) -> None:
         if _passed[name] == count:
             if what == "raise":
                 raise RuntimeError(f"failpoint {name}")
-            os.kill(os.getpid(), signal.SIGKILL if what == "kill" else signal.SIGSTOP)
+            if what == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            # To this very thread: another might get to it later, and this one would go on until then.
+            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 
 
 @contextmanager

@@ -79,8 +79,9 @@ MUTANTS = [
     # the first rows
     Mutant("one more than there is room for", Ranks.shown, "room > 0", "room > -1", tops),
     Mutant("equal rows need one place", Ranks.shown, "np.minimum(weights, room)", "weights", partial(tops, deletes=True)),
-    Mutant("ties are broken by who came first", top.in_order, "if name not in known", "if False", tops),
-    Mutant("only the first rows are kept though some go", TopKernel.step, "keep = after if self.spec.insert_only else weights", "keep = after", partial(tops, deletes=True)),
+    Mutant("ties are broken by who came first", TopKernel._line, ", *(Order(name) for name in other)", "", tops),
+    Mutant("a frame's ties are broken by who came first", top.in_order, "*first, *rest], keys)[_AT]", "*first], keys)[_AT]", ranks),
+    Mutant("only the first rows are kept though some go", TopKernel.step, "after if self.spec.insert_only else weights", "after", partial(tops, deletes=True)),
     Mutant("rows of one rank push each other out", Ranks.ahead, "_first(before, self.peers)", "before", tops),
     Mutant("an order that went has a rank", Ranks.ahead, "weights > 0", "weights >= 0", partial(tops, deletes=True)),
     Mutant("one is left out for those that tie with it", TopKernel._promising, 'self.spec.ties or "rank"', "None", partial(tops, order=UP)),

@@ -53,6 +53,7 @@ Result = Mapping[str, Any]
 def draw(results: Sequence[Result], title: str) -> str:
     """Draw results, each with ``name`` of a query, ``system``, ``value`` in events a second or none, ``correct``, and
     ``note`` of what is wrong or why it cannot run."""
+    results = [each for each in results if each["system"] in _COLOURS]
     found = {(each["name"], each["system"]): each for each in results}
     queries = sorted({name for name, _ in found}, key=lambda name: (len(name), name))
     systems = [system for system in _COLOURS if any(other == system for _, other in found)]
