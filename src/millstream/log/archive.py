@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from millstream.errors import LogUnavailable, OffsetOutOfRange
 from millstream.event import Headers, Record
@@ -99,6 +98,8 @@ class Archive:
 
     def read(self, partition: int, start: int, end: int) -> Iterator[pa.RecordBatch]:
         """Archived records with start ≤ offset < end, in order."""
+        import pyarrow.parquet as pq  # slow to load, and rarely needed
+
         for piece in self.pieces(partition):
             if piece.first < end and piece.next > start:
                 table = pq.ParquetFile(piece.path)
@@ -110,6 +111,8 @@ class Archive:
 
     def _write(self, log: Log, partition: int, first: int, end: int) -> tuple[int, int]:
         """Write one file; give its number of records and the offset after it."""
+        import pyarrow.parquet as pq  # slow to load, and rarely needed
+
         folder = self.folder / str(partition)
         folder.mkdir(parents=True, exist_ok=True)
         path, fresh = folder / f"{first:020d}-{end:020d}.parquet", folder / ".fresh"
