@@ -23,7 +23,7 @@ from millstream.failpoint import failpoint
 from millstream.outlet import Outlet, Parcel
 from millstream.plan.outgoing import Outgoing
 from millstream.sink.contract import REJECTS, WEIGHT, Refusal, Target
-from millstream.sink.net import net_by_key, net_by_row
+from millstream.sink.net import net_by_key, net_by_row, one_zero
 
 UNAVAILABLE = (LogUnavailable, SinkUnavailable, ViewStoreUnavailable)
 _FIRST, _LONGEST = 0.2, 30.0
@@ -185,9 +185,22 @@ def parcel_of(target: Target, changes: pa.Table) -> Parcel:
     frame = pl.DataFrame(changes)
     if target.key:
         return Parcel(*net_by_key(target, frame))
+    if target.append and in_line(frame, target.identity) and (frame[WEIGHT] == 1).all():
+        rows = one_zero(frame.drop(WEIGHT))
+        return Parcel(rows, rows.clear())
     summed = net_by_row(frame)
     none = summed.clear().drop(WEIGHT)
     return Parcel(summed.drop(WEIGHT).sort(target.identity) if target.append else summed, none)
+
+
+def in_line(rows: pl.DataFrame, identity: Sequence[str]) -> bool:
+    """Whether rows stand in the order of their origin already, each with its own; as they do unless a stage has dealt them out."""
+    topic, partition, offset = (rows[name] for name in identity)
+    if not rows.height or (topic != topic[0]).any():
+        return False
+    places, offsets = partition.to_numpy(), offset.to_numpy()
+    later = (places[1:] == places[:-1]) & (offsets[1:] > offsets[:-1])
+    return bool(((places[1:] > places[:-1]) | later).all())
 
 
 def letters(batch: int, refused: Sequence[tuple[str, Refusal]]) -> pa.Table:

@@ -6,6 +6,7 @@ that say otherwise contradict themselves and are an error that names the view an
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import polars as pl
@@ -27,7 +28,7 @@ def net_by_key(target: Target, changes: pl.DataFrame) -> Net:
     A key with a row of weight +1 gets that row, whatever it had; a key with rows of negative weight only is removed.
     """
     key = list(target.identity)
-    changes = _one_zero(changes, key)
+    changes = one_zero(changes, key)
     none = changes.select(key).clear()
     if (changes[WEIGHT] == 1).all() and changes.select(key).is_unique().all():
         return Net(changes.drop(WEIGHT).sort(key), none)
@@ -49,7 +50,13 @@ def net_by_key(target: Target, changes: pl.DataFrame) -> Net:
 
 def net_by_row(changes: pl.DataFrame) -> pl.DataFrame:
     """The net weight of each row, for a table without a key; rows whose weights cancel are left out."""
-    return _sum(_one_zero(changes, [name for name in changes.columns if name != WEIGHT]))
+    return _sum(one_zero(changes))
+
+
+def one_zero(rows: pl.DataFrame, columns: Sequence[str] | None = None) -> pl.DataFrame:
+    """The rows with ``0.0`` for ``-0.0`` in these columns, or in all: as keys they are one."""
+    real = [name for name in columns or rows.columns if rows[name].dtype == pl.Float64]
+    return rows.with_columns(pl.when(pl.col(name) == 0).then(0.0).otherwise(pl.col(name)).alias(name) for name in real)
 
 
 def describe(row: dict[str, object]) -> str:
@@ -60,12 +67,6 @@ def describe(row: dict[str, object]) -> str:
 def _sum(changes: pl.DataFrame) -> pl.DataFrame:
     columns = [name for name in changes.columns if name != WEIGHT]
     return changes.group_by(columns).agg(pl.col(WEIGHT).sum()).filter(pl.col(WEIGHT) != 0)
-
-
-def _one_zero(frame: pl.DataFrame, columns: list[str]) -> pl.DataFrame:
-    """The frame with ``0.0`` for ``-0.0`` in these columns: as keys they are one."""
-    real = [name for name in columns if frame[name].dtype == pl.Float64]
-    return frame.with_columns(pl.when(pl.col(name) == 0).then(0.0).otherwise(pl.col(name)).alias(name) for name in real)
 
 
 def _contradiction(target: Target, rows: pl.DataFrame, key: list[str], what: str) -> PipelineError:
