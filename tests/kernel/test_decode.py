@@ -18,7 +18,7 @@ from millstream.kernel.decode import Decoder, Records
 from millstream.kernel.host import Host
 from millstream.kernel.joined import Joined
 from millstream.plan.chain import ADMIT
-from millstream.runtime.run import chain_of
+from millstream.runtime.begin import chain_of
 
 
 def decoder(schema: str = "k long, v long", *select: str, kind: str = "stream", **options: Any) -> Decoder:

@@ -25,7 +25,7 @@ from millstream.kernel.decode import Decoder, FeedDecoder
 from millstream.kernel.host import Host
 from millstream.kernel.state import NEVER, Memory
 from millstream.plan.chain import ADMIT, SINK
-from millstream.runtime.run import chain_of
+from millstream.runtime.begin import chain_of
 from millstream.testing.leftover import judge, to_records
 
 _SECOND = 1_000_000

@@ -13,7 +13,8 @@ from pyspark.sql import SparkSession
 from millstream import Pipeline, hopping, rows, session, sliding, span, tumbling
 from millstream.event import Event
 from millstream.log import open_log
-from millstream.runtime.run import Progress, chain_of, run
+from millstream.runtime.begin import chain_of
+from millstream.runtime.run import Progress, run
 from millstream.runtime.verify import verify
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)

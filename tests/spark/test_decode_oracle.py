@@ -16,7 +16,7 @@ from millstream import Pipeline
 from millstream.kernel.decode import Decoder, FeedDecoder, Records
 from millstream.kernel.host import Host, column_of
 from millstream.plan.chain import Chain
-from millstream.runtime.run import chain_of
+from millstream.runtime.begin import chain_of
 from millstream.spark.lower import decode
 from millstream.spark.records import COLUMNS
 

@@ -14,7 +14,7 @@ from millstream import Pipeline
 from millstream.kernel.admit import HEARTBEAT_KEY
 from millstream.kernel.decode import Decoder, Records
 from millstream.kernel.host import Host
-from millstream.runtime.run import chain_of
+from millstream.runtime.begin import chain_of
 from millstream.spark.shortcut import RAW, rows_of, shorten_batch
 
 KEYS = st.none() | st.sampled_from(

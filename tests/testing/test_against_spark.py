@@ -19,7 +19,8 @@ from millstream.errors import NeedsSpark
 from millstream.event import Record
 from millstream.kernel.decode import Decoder, FeedDecoder
 from millstream.kernel.host import Host, column_of
-from millstream.runtime.run import chain_of, run
+from millstream.runtime.begin import chain_of
+from millstream.runtime.run import run
 from millstream.sink import open_store
 from millstream.spark.lower import decode
 from millstream.spark.records import COLUMNS

@@ -24,7 +24,8 @@ from millstream.event import Event
 from millstream.kernel.host import Host
 from millstream.log import open_log
 from millstream.pipeline import Pipeline
-from millstream.runtime.run import Progress, chain_of, run
+from millstream.runtime.begin import chain_of
+from millstream.runtime.run import Progress, run
 from millstream.spark import shortcut, stateful
 from millstream.spark.lower import decode
 from millstream.spark.records import batch_records

@@ -29,11 +29,11 @@ from millstream.log import Log, open_log
 from millstream.log.contract import start_offsets
 from millstream.pipeline import Pipeline
 from millstream.plan.chain import Chain
+from millstream.runtime.begin import RECORDS, chain_of, our_settings, session_for, targets_of
 from millstream.runtime.checkpoint import BATCH, folder_of, identity_of, versions
 from millstream.runtime.delivery import Position, accepted, chunks_of, counts_table, finish, rejects_table
 from millstream.runtime.failure import explain
 from millstream.runtime.files import check_folder, write_files
-from millstream.runtime.run import RECORDS, chain_of, our_settings, session_for, targets_of
 from millstream.runtime.sending import letters
 from millstream.sink import Batch, Sink, Target, open_sink
 from millstream.sink.contract import COUNTED, Refusal

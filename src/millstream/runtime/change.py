@@ -14,8 +14,8 @@ from millstream.errors import CheckpointMismatch, ViewStoreUnavailable
 from millstream.log import open_log
 from millstream.pipeline import Pipeline
 from millstream.plan.layout import kernels
+from millstream.runtime.begin import chain_of
 from millstream.runtime.checkpoint import folder_for, folder_of, read_checkpoint
-from millstream.runtime.run import chain_of
 from millstream.sink import Entry, open_sink, open_store
 
 Fate: TypeAlias = Literal["same", "changed", "new", "removed"]

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 
 from millstream.errors import PipelineError
 from millstream.pipeline import Pipeline
+from millstream.runtime.begin import chain_of
 from millstream.runtime.checkpoint import folder_for, folder_of, read_checkpoint, renumber, versions
 from millstream.runtime.places import claimed, exchange, open_outlets, refuse_beside
-from millstream.runtime.run import Progress, chain_of, run
+from millstream.runtime.run import Progress, run
 from millstream.runtime.sending import epoch_after
 from millstream.sink import Sink
 from millstream.sink.beside import NEXT, OLD

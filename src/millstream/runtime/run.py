@@ -9,8 +9,8 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -20,18 +20,16 @@ from typing import TYPE_CHECKING, Any
 from pyspark import SparkContext
 from pyspark.errors import StreamingQueryException
 
-from millstream.config import resolve
 from millstream.errors import ConfigError, MillstreamError, TakenOver
 from millstream.failpoint import failpoint
 from millstream.kernel.host import Host
 from millstream.kernel.state import FOREVER
-from millstream.kernel.unpack import raw_schemas
 from millstream.log import open_log
 from millstream.log.contract import Bounds
 from millstream.outlet import Outlet
 from millstream.pipeline import Pipeline
-from millstream.plan.chain import Chain, ViewPlan, build_chain
 from millstream.plan.schema import parse_duration
+from millstream.runtime.begin import as_it_runs, chain_of, our_settings, session_for, targets_of
 from millstream.runtime.checkpoint import (
     folder_for,
     folder_of,
@@ -43,30 +41,24 @@ from millstream.runtime.checkpoint import (
     watermarks_of,
     write_watermarks,
 )
-from millstream.runtime.delivery import Delivered, Delivery, Position, target_of, to_time
+from millstream.runtime.delivery import Delivered, Delivery, Position, to_time
 from millstream.runtime.failure import explain
 from millstream.runtime.heartbeat import Heartbeats, finished_offsets
 from millstream.runtime.history import check_history
 from millstream.runtime.moved import settle
 from millstream.runtime.places import before_of, claimed, clear_outlets, finish_exchange, first_rows, open_outlets
 from millstream.runtime.sending import Patience, Sender, epoch_after
-from millstream.sink import Target
 from millstream.sink.beside import NEXT
 from millstream.spark import shortcut
 from millstream.spark.lower import decode, feed_types, staged
 from millstream.spark.records import stream_records, warm_up
-from millstream.spark.session import SETTINGS, is_one_process, require, spark_session
-from millstream.spark.ship import check_shared, ship
+from millstream.spark.session import is_one_process
+from millstream.spark.ship import check_shared
 
 if TYPE_CHECKING:
     import polars as pl
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
-
-RECORDS = (
-    "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, append_time timestamp"
-)
-"""The columns of records, as DDL."""
 
 RATE_LIMIT = 4_000_000
 """Records of a batch, at most, unless said: what they change passes through the driver's memory."""
@@ -146,45 +138,6 @@ def run(
     if limit < 1:
         raise ConfigError(f"rate_limit: found {rate_limit}, expected at least 1")
     return _Run(pipeline, options, progress or (lambda _: None), stop or threading.Event()).run(spark)
-
-
-def chain_of(pipeline: Pipeline, tasks: int = 1, *, early: bool = False) -> Chain:
-    """The chain of a pipeline; ``tasks`` of a stage share its buckets; ``early`` is :attr:`~millstream.plan.parts.Chain.early`."""
-    pipeline.validate()
-    views = [
-        ViewPlan(view.name, view.node, view.to, view.emit, view.key, view.refused, view.kept)
-        for view in pipeline.views.values()
-    ]
-    return replace(build_chain(views, buckets=pipeline.buckets, to=pipeline.to, tasks=tasks), early=early)
-
-
-def as_it_runs(pipeline: Pipeline, chain: Chain, *, sends: bool = True) -> Chain:
-    """The chain of a pipeline where what nobody gets goes no further: views kept nowhere, unless a sink gets their changes."""
-    sent = {sink.view for sink in pipeline.sinks.values()} if sends else set()
-    return chain.unread([each.name for each in chain.outputs if not each.kept and each.name not in sent])
-
-
-def session_for(pipeline: Pipeline, chain: Chain, given: SparkSession | None) -> SparkSession:
-    """The session that is given, or ours; either has what the pipeline needs beyond Spark's wheel, or it is an error."""
-    kafka, avro = pipeline.log.startswith("kafka:"), any(feed.source.codec == "avro" for feed in chain.feeds)
-    if given is None:
-        settings = {name: resolve(value) for name, value in pipeline.spark.items()}
-        return spark_session(f"millstream-{pipeline.name}", settings=settings, kafka=kafka, avro=avro)
-    require(given, kafka=kafka, avro=avro)
-    if not is_one_process(given.sparkContext.master):
-        ship(given)
-    return given
-
-
-def targets_of(spark: SparkSession, chain: Chain, types: Mapping[int, pl.Schema]) -> dict[str, Target]:
-    """The tables of all views, with the types that Spark gives to their expressions; ``types`` are those of the feeds."""
-    raw = raw_schemas(chain, types)
-    return {output.name: target_of(spark, output, raw[output.name]) for output in chain.outputs}
-
-
-def empty_records(spark: SparkSession) -> Any:
-    """No records, with their columns."""
-    return spark.createDataFrame([], RECORDS)
 
 
 class _Run:
@@ -481,21 +434,3 @@ class _CaughtUp:
         with suppress(Exception):  # a query that fails is not done; whoever watches it hears of it
             self._query.processAllAvailable()
             self._idle = True
-
-
-@contextmanager
-def our_settings(spark: SparkSession, tasks: int) -> Iterator[None]:
-    """Our settings for the start of a query, which takes them with it; the session gets its own back."""
-    wanted = {name: value for name, value in SETTINGS.items() if name.startswith("spark.sql.")}
-    wanted["spark.sql.shuffle.partitions"] = str(tasks)
-    before = {name: spark.conf.get(name, None) for name in wanted}
-    for name, value in wanted.items():
-        spark.conf.set(name, value)
-    try:
-        yield
-    finally:
-        for name, old in before.items():
-            if old is None:
-                spark.conf.unset(name)
-            else:
-                spark.conf.set(name, old)

@@ -16,8 +16,8 @@ from millstream.errors import ConfigError, UnknownView
 from millstream.log import open_log
 from millstream.pipeline import Pipeline
 from millstream.runtime.batch import compute, rows_made
+from millstream.runtime.begin import chain_of, session_for
 from millstream.runtime.delivery import Position, accepted
-from millstream.runtime.run import chain_of, session_for
 from millstream.runtime.verify import check_there, entries_of, start_of
 from millstream.sink import Entry
 

@@ -19,8 +19,8 @@ from millstream.log import Log, open_log
 from millstream.pipeline import Pipeline
 from millstream.plan.chain import Chain
 from millstream.runtime.batch import compute
+from millstream.runtime.begin import chain_of, session_for
 from millstream.runtime.delivery import Position, accepted
-from millstream.runtime.run import chain_of, session_for
 from millstream.sink import Entry, open_sink, open_store
 from millstream.sink.contract import COUNTED
 

@@ -83,7 +83,7 @@ class Local:
     def _types(self) -> Mapping[int, pl.Schema]:
         """The types of each feed's expressions; NeedsSpark if only Spark knows them."""
         if self.spark is not None:
-            from millstream.runtime.run import empty_records
+            from millstream.runtime.begin import empty_records
             from millstream.spark.lower import decode, feed_types
 
             return feed_types(decode(empty_records(self.spark), self.chain, self.name), self.chain)

@@ -23,7 +23,7 @@ from millstream.kernel.state import Memory
 from millstream.log.scan import Part, scan_values
 from millstream.log.sqlite import SqliteLog
 from millstream.pipeline import Pipeline
-from millstream.runtime.run import as_it_runs, chain_of
+from millstream.runtime.begin import as_it_runs, chain_of
 from millstream.spark.session import spark_session
 from millstream.spark.shortcut import records_of
 from millstream.spark.source import CHUNK

@@ -1,0 +1,83 @@
+"""What every way to run a pipeline begins with: its chain, a session, the tables of its views."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from millstream.config import resolve
+from millstream.kernel.unpack import raw_schemas
+from millstream.pipeline import Pipeline
+from millstream.plan.chain import Chain, ViewPlan, build_chain
+from millstream.runtime.delivery import target_of
+from millstream.sink import Target
+from millstream.spark.session import SETTINGS, is_one_process, require, spark_session
+from millstream.spark.ship import ship
+
+if TYPE_CHECKING:
+    import polars as pl
+    from pyspark.sql import SparkSession
+
+RECORDS = (
+    "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, append_time timestamp"
+)
+"""The columns of records, as DDL."""
+
+
+def chain_of(pipeline: Pipeline, tasks: int = 1, *, early: bool = False) -> Chain:
+    """The chain of a pipeline; ``tasks`` of a stage share its buckets; ``early`` is :attr:`~millstream.plan.parts.Chain.early`."""
+    pipeline.validate()
+    views = [
+        ViewPlan(view.name, view.node, view.to, view.emit, view.key, view.refused, view.kept)
+        for view in pipeline.views.values()
+    ]
+    return replace(build_chain(views, buckets=pipeline.buckets, to=pipeline.to, tasks=tasks), early=early)
+
+
+def as_it_runs(pipeline: Pipeline, chain: Chain, *, sends: bool = True) -> Chain:
+    """The chain of a pipeline where what nobody gets goes no further: views kept nowhere, unless a sink gets their changes."""
+    sent = {sink.view for sink in pipeline.sinks.values()} if sends else set()
+    return chain.unread([each.name for each in chain.outputs if not each.kept and each.name not in sent])
+
+
+def session_for(pipeline: Pipeline, chain: Chain, given: SparkSession | None) -> SparkSession:
+    """The session that is given, or ours; either has what the pipeline needs beyond Spark's wheel, or it is an error."""
+    kafka, avro = pipeline.log.startswith("kafka:"), any(feed.source.codec == "avro" for feed in chain.feeds)
+    if given is None:
+        settings = {name: resolve(value) for name, value in pipeline.spark.items()}
+        return spark_session(f"millstream-{pipeline.name}", settings=settings, kafka=kafka, avro=avro)
+    require(given, kafka=kafka, avro=avro)
+    if not is_one_process(given.sparkContext.master):
+        ship(given)
+    return given
+
+
+def targets_of(spark: SparkSession, chain: Chain, types: Mapping[int, pl.Schema]) -> dict[str, Target]:
+    """The tables of all views, with the types that Spark gives to their expressions; ``types`` are those of the feeds."""
+    raw = raw_schemas(chain, types)
+    return {output.name: target_of(spark, output, raw[output.name]) for output in chain.outputs}
+
+
+def empty_records(spark: SparkSession) -> Any:
+    """No records, with their columns."""
+    return spark.createDataFrame([], RECORDS)
+
+
+@contextmanager
+def our_settings(spark: SparkSession, tasks: int) -> Iterator[None]:
+    """Our settings for the start of a query, which takes them with it; the session gets its own back."""
+    wanted = {name: value for name, value in SETTINGS.items() if name.startswith("spark.sql.")}
+    wanted["spark.sql.shuffle.partitions"] = str(tasks)
+    before = {name: spark.conf.get(name, None) for name in wanted}
+    for name, value in wanted.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, old in before.items():
+            if old is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, old)
