@@ -137,3 +137,17 @@ def admission(pipeline: Pipeline) -> list[dict[str, Any]]:
 def load(file: Path) -> Pipeline:
     """The pipeline of the file."""
     return load_pipeline(file)
+
+
+def kill_around_sends(file: Path, folder: Path) -> None:
+    """Run the file over some more clicks and kill it, once at each place around a send."""
+    for number, point in enumerate(
+        ["outlet.before_send", "outlet.after_send", "sink.before_commit", "sink.after_commit"]
+    ):
+        append_clicks(folder, 100 * number, 100)
+        child = Child("run", file, "--once", "--rate-limit", 60, failpoint=f"{point}:kill@{1 + number % 2}")
+        try:
+            code, _, err = child.wait()
+            assert code == -signal.SIGKILL, (point, err)
+        finally:
+            child.end()

@@ -17,7 +17,7 @@ from millstream.runtime.run import run
 from millstream.runtime.verify import verify
 from millstream.sink import open_store
 from millstream.testing import KafkaBroker, PostgresServer
-from tests.runtime.shop_file import TEXT, Child, click, load
+from tests.runtime.shop_file import TEXT, Child, append_clicks, click, load, write_shop
 
 SINK = 'shop.sink("out", shop.views["by_user"], "topic:out")\n'
 ROUNDS, EACH = 4, 150
@@ -89,3 +89,18 @@ def test_input_counted_against_output_through_kills_and_a_broker_restart(
             numbers = [row["n"] for row in rows]
             assert numbers == sorted(set(numbers)), numbers  # each change once, and in order
         assert max(map(len, sent.values())) > ROUNDS
+
+
+@pytest.mark.parametrize(("limit", "most"), [(None, 1), (60, 10)])
+def test_the_end_of_all_time_comes_with_the_last_batch(
+    spark: SparkSession, tmp_path: Path, limit: int | None, most: int
+) -> None:
+    file = write_shop(tmp_path)
+    append_clicks(tmp_path, 0, 200)
+    seen: list[int | None] = []
+    last = run(load(file), spark=spark, close=True, rate_limit=limit, progress=lambda each: seen.append(each.batch))
+    assert 1 <= len(set(seen)) <= most
+    assert limit is None or len(set(seen)) > 3
+    assert last.watermark is not None
+    assert last.watermark.year == 9999
+    assert last.lag == 0

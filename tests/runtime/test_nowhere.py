@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from millstream.runtime.run import run
 from millstream.runtime.travel import as_of
 from millstream.runtime.verify import verify
 from millstream.sink import open_store
-from tests.runtime.shop_file import TEXT, Child, append_clicks, batches, load, write_shop
+from tests.runtime.shop_file import TEXT, append_clicks, batches, kill_around_sends, load, write_shop
 from tests.runtime.test_sinks import SINKS, changelog, grows, in_files, newest
 
 NOWHERE = TEXT.replace('best="max(amount)"))', 'best="max(amount)"), to="nowhere")')
@@ -160,16 +159,7 @@ def test_a_batch_leaves_them_out_unless_it_is_told_where_to(spark: SparkSession,
 @pytest.mark.timeout(900)
 def test_a_process_that_is_killed_sends_nothing_twice_and_loses_nothing(spark: SparkSession, tmp_path: Path) -> None:
     file = write_shop(tmp_path, NOWHERE + SINKS)
-    for number, point in enumerate(
-        ["outlet.before_send", "outlet.after_send", "sink.before_commit", "sink.after_commit"]
-    ):
-        append_clicks(tmp_path, 100 * number, 100)
-        child = Child("run", file, "--once", "--rate-limit", 60, failpoint=f"{point}:kill@{1 + number % 2}")
-        try:
-            code, _, err = child.wait()
-            assert code == -signal.SIGKILL, (point, err)
-        finally:
-            child.end()
+    kill_around_sends(file, tmp_path)
     run(load(file), spark=spark, once=True)
     rows = right(load(file), spark, tmp_path / "all")
     assert newest(changelog(tmp_path)) == rows == in_files(tmp_path / "kept")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from millstream.outlet.files import committed_files
 from millstream.pipeline import Pipeline
 from millstream.runtime.run import Progress, run
 from millstream.sink import open_store
-from tests.runtime.shop_file import TEXT, Child, append_clicks, load, write_shop
+from tests.runtime.shop_file import TEXT, append_clicks, kill_around_sends, load, write_shop
 
 SINKS = 'shop.sink("out", shop.views["by_user"], "topic:out")\nshop.sink("kept", shop.views["by_user"], "files:{folder}/kept")\n'
 
@@ -88,16 +87,7 @@ def test_a_view_goes_to_several_sinks_and_a_new_one_gets_what_is_there(spark: Sp
 @pytest.mark.timeout(900)
 def test_a_process_that_is_killed_around_a_send_sends_nothing_twice(spark: SparkSession, tmp_path: Path) -> None:
     file = write_shop(tmp_path, TEXT + SINKS)
-    for number, point in enumerate(
-        ["outlet.before_send", "outlet.after_send", "sink.before_commit", "sink.after_commit"]
-    ):
-        append_clicks(tmp_path, 100 * number, 100)
-        child = Child("run", file, "--once", "--rate-limit", 60, failpoint=f"{point}:kill@{1 + number % 2}")
-        try:
-            code, _, err = child.wait()
-            assert code == -signal.SIGKILL, (point, err)
-        finally:
-            child.end()
+    kill_around_sends(file, tmp_path)
     run(load(file), spark=spark, once=True)
     assert newest(changelog(tmp_path)) == held(load(file)) == in_files(tmp_path / "kept")
     assert grows(changelog(tmp_path))
