@@ -54,7 +54,7 @@ class Chunk(NamedTuple):
     target: int
     bucket: int
     kind: int
-    data: bytes
+    data: bytes | memoryview
 
 
 def to_arrow(rows: pl.DataFrame) -> pa.Table:
@@ -92,14 +92,14 @@ def to_bytes(rows: pl.DataFrame | pa.RecordBatch) -> bytes:
     return bytes(sink.getvalue())
 
 
-def from_bytes(data: bytes) -> pl.DataFrame:
+def from_bytes(data: bytes | memoryview) -> pl.DataFrame:
     """Rows out of an Arrow stream."""
     frame = pl.from_arrow(pa.ipc.open_stream(pa.py_buffer(data)).read_all())
     assert isinstance(frame, pl.DataFrame)  # noqa: S101
     return frame
 
 
-def one_frame(chunks: Sequence[bytes]) -> pl.DataFrame:
+def one_frame(chunks: Sequence[bytes | memoryview]) -> pl.DataFrame:
     """The rows of several chunks, in their order; as one piece, for of many it is slow to take rows here and there."""
     tables = [pa.ipc.open_stream(pa.py_buffer(data)).read_all() for data in chunks]
     frame = pl.from_arrow(pa.concat_tables(tables, promote_options="permissive"))
@@ -179,6 +179,6 @@ def mark(origin: str, time: int, port: Port) -> Iterator[Chunk]:
         yield Chunk(port.stage, port.target, bucket, Kind.MARK, data)
 
 
-def read_mark(data: bytes) -> tuple[str, int]:
+def read_mark(data: bytes | memoryview) -> tuple[str, int]:
     """The origin and the time of a mark."""
     return msgspec.msgpack.decode(data, type=tuple[str, int])

@@ -107,11 +107,13 @@ class Host:
     """A chain, and how many partitions each feed's topic has: a mark counts only when all of them have passed it.
 
     ``types`` are those of each feed's expressions. A kernel with two inputs must know them before any row comes on one side.
+    ``aside`` is the folder for large chunks (:mod:`millstream.kernel.aside`), where all workers share one.
     """
 
     chain: Chain
     partitions: Mapping[int, int]
     types: Mapping[int, pl.Schema] = field(default_factory=dict)
+    aside: str = ""
     _kernels: dict[int, tuple[Operator, Kernel]] = field(default_factory=dict, repr=False)
     _passing: frozenset[int] = field(init=False, repr=False)
     _followers: dict[int, list[int]] = field(default_factory=dict, repr=False)

@@ -27,7 +27,7 @@ class Arrived:
 def unpack(chain: Chain, chunks: Iterable[Chunk]) -> Arrived:
     """Sort the chunks of one batch; several counts of one partition become one."""
     arrived = Arrived()
-    views: dict[int, list[bytes]] = {}
+    views: dict[int, list[bytes | memoryview]] = {}
     counts: dict[tuple[str, int], Count] = {}
     for chunk in chunks:
         match chunk.kind:

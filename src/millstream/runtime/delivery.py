@@ -18,6 +18,7 @@ import polars as pl
 import pyarrow as pa
 
 from millstream.errors import ExpressionFailed
+from millstream.kernel.aside import taken_up
 from millstream.kernel.chunk import WEIGHT, Chunk
 from millstream.kernel.finish import finish_alone
 from millstream.kernel.unpack import Arrived, unpack
@@ -147,7 +148,7 @@ def chunks_of(frame: DataFrame) -> list[Chunk]:
     """Collect chunks: one action over the whole frame."""
     table = frame.toArrow()
     columns = [table.column(name).to_pylist() for name in Chunk._fields]
-    return [Chunk(*row) for row in zip(*columns, strict=True)]
+    return [taken_up(Chunk(*row)) for row in zip(*columns, strict=True)]
 
 
 def finish(spark: SparkSession | None, output: Output, rows: pl.DataFrame, schema: pa.Schema) -> pa.Table:

@@ -22,6 +22,7 @@ from pyspark.errors import StreamingQueryException
 
 from millstream.errors import ConfigError, MillstreamError, TakenOver
 from millstream.failpoint import failpoint
+from millstream.kernel import aside
 from millstream.kernel.host import Host
 from millstream.kernel.state import FOREVER
 from millstream.log import open_log
@@ -152,6 +153,7 @@ class _Run:
         self.reached: dict[str, dict[int, int]] = {}
         self.delivered = threading.Event()
         self.closed = self.ending = False
+        self.aside: Path | None = None
         self.patience = Patience(stop, self._wait, _PATIENCE if options.once else None)
 
     def run(self, given: SparkSession | None) -> Progress:
@@ -194,7 +196,9 @@ class _Run:
                 folder, self.pipeline, self.chain, starts, last, spark.sparkContext.defaultParallelism, epoch
             )
             settle(folder)
-            if not is_one_process(spark.sparkContext.master):
+            if is_one_process(spark.sparkContext.master):
+                self.aside = stack.enter_context(aside.folder_in(folder))
+            else:
                 check_shared(spark, identity_of(folder))
             self.chain = chain_of(self.pipeline, checkpoint.tasks, early=early)
             self.position = Position(
@@ -268,7 +272,8 @@ class _Run:
 
     def _decoded(self, spark: SparkSession, folder: Path, partitions: Mapping[str, int]) -> DataFrame:
         chain = as_it_runs(self.pipeline, self.chain, sends=not self.options.beside)
-        self.host = Host(chain, {feed.number: partitions[feed.source.topic] for feed in chain.feeds})
+        counts = {feed.number: partitions[feed.source.topic] for feed in chain.feeds}
+        self.host = Host(chain, counts, aside=str(self.aside or ""))
         records = stream_records(
             spark,
             self.pipeline.log,
@@ -288,7 +293,7 @@ class _Run:
         write_watermarks(folder, self.position.watermarks)
         seconds = self.options.interval.total_seconds()
         return (
-            staged(decoded, Host(self.host.chain, self.host.partitions, types))
+            staged(decoded, Host(self.host.chain, self.host.partitions, types, self.host.aside))
             .writeStream.queryName(self.pipeline.name)
             .option("checkpointLocation", str(folder))
             .trigger(processingTime=f"{seconds} seconds")
@@ -300,6 +305,8 @@ class _Run:
         try:
             failpoint("run.before_delivery")
             delivered = self.delivery.deliver(frame, batch)
+            if self.aside is not None:
+                aside.clear(self.aside)
             failpoint("run.after_delivery")
             write_watermarks(self.folder, self.position.watermarks)
             self._advance(delivered)

@@ -83,7 +83,7 @@ def shorten(
 ) -> Iterator[pa.RecordBatch]:
     """Turn records of one partition into chunks; ``raw`` gives those that are left as they are, in :data:`RAW`."""
     chunks, left = decoder.pack(topic, partition, records, gate)
-    yield from rows_of(chunks)
+    yield from rows_of(decoder, chunks)
     if left.any():
         rest = raw(left)
         yield _row_batch(
@@ -91,11 +91,14 @@ def shorten(
         )
 
 
-def rows_of(chunks: list[Chunk]) -> Iterator[pa.RecordBatch]:
+def rows_of(decoder: Decoder, chunks: list[Chunk]) -> Iterator[pa.RecordBatch]:
     """Chunks as rows of the frame."""
+    from millstream.kernel.aside import lay_aside
+
     if chunks:
+        columns = zip(*lay_aside(chunks, decoder.host.aside), strict=True)
         yield _row_batch(
-            [pa.array(column, kind) for column, kind in zip(zip(*chunks, strict=True), CHUNK.values(), strict=True)],
+            [pa.array(column, kind) for column, kind in zip(columns, CHUNK.values(), strict=True)],
             [pa.nulls(len(chunks), kind) for kind in RAW.values()],
         )
 

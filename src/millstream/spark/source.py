@@ -262,7 +262,7 @@ class _Planner:
                 gate = decoder.gate(each.topic, partition.watermarks.get(each.topic, {}).get(str(each.partition)))
             yield from self._read(each, gate)
             if decoder is not None and gate is not None:
-                yield from shortcut.rows_of(decoder.leave(each.topic, each.partition, gate))
+                yield from shortcut.rows_of(decoder, decoder.leave(each.topic, each.partition, gate))
 
     def _read(self, part: Part, gate: Gate | None) -> Iterator[pa.RecordBatch]:
         """First what is archived, then what is live."""

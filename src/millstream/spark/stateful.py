@@ -53,7 +53,7 @@ def _packer(host: Host) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Reco
         for batch in batches:
             yield from _packed(host, batch, waiting)
         if waiting:
-            yield _to_arrow(list(host.admit_waiting(waiting)))
+            yield _to_arrow(host, list(host.admit_waiting(waiting)))
 
     return run
 
@@ -79,7 +79,7 @@ def _packed(host: Host, batch: pa.RecordBatch, waiting: list[Chunk]) -> Iterator
     if batch.num_rows:
         made = list(host.pack(batch))
         waiting += [chunk for chunk in made if host.is_waiting(chunk.stage, chunk.target)]
-        yield _to_arrow([chunk for chunk in made if not host.is_waiting(chunk.stage, chunk.target)])
+        yield _to_arrow(host, [chunk for chunk in made if not host.is_waiting(chunk.stage, chunk.target)])
 
 
 def _batch_stage(host: Host, number: int) -> Callable[[tuple[pa.Scalar, ...], pa.Table], pa.Table]:
@@ -90,7 +90,7 @@ def _batch_stage(host: Host, number: int) -> Callable[[tuple[pa.Scalar, ...], pa
 
         chunks = _chunks(zip(*(table.column(name).to_pylist() for name in _fields()), strict=True))
         made = list(host.run(number, key[0].as_py(), key[1].as_py(), chunks, Memory()))
-        return pa.Table.from_batches([_to_arrow(made)])
+        return pa.Table.from_batches([_to_arrow(host, made)])
 
     return run
 
@@ -119,10 +119,12 @@ class Stage(StatefulProcessor):
         timerValues: Any,  # noqa: ARG002, N803
     ) -> Iterator[Row]:
         """Run one bucket of one kernel."""
+        from millstream.kernel.aside import lay_aside
+
         failpoint("stage.before_bucket")
         made = list(self.host.run(self.number, int(key[0]), int(key[1]), _chunks(rows), self.store))
         failpoint("stage.after_bucket")
-        yield from (Row(**chunk._asdict()) for chunk in made)
+        yield from (Row(**chunk._asdict()) for chunk in lay_aside(made, self.host.aside))
 
     def close(self) -> None:
         """Nothing is held; Spark commits the state about now."""
@@ -199,17 +201,20 @@ class _Calls:
 
 
 def _chunks(rows: Iterable[Sequence[Any]]) -> list[Chunk]:
+    from millstream.kernel.aside import taken_up
     from millstream.kernel.chunk import Chunk
 
-    return [Chunk(stage, target, bucket, kind, bytes(data)) for stage, target, bucket, kind, data in rows]
+    return [taken_up(Chunk(stage, target, bucket, kind, bytes(data))) for stage, target, bucket, kind, data in rows]
 
 
-def _to_arrow(chunks: list[Chunk]) -> pa.RecordBatch:
+def _to_arrow(host: Host, chunks: list[Chunk]) -> pa.RecordBatch:
     import pyarrow as pa
+
+    from millstream.kernel.aside import lay_aside
 
     fields = [(name, pa.binary() if name == "data" else pa.int32()) for name in _fields()]
     schema = pa.schema(fields)
-    columns: list[Sequence[Any]] = list(zip(*chunks, strict=True)) or [()] * len(fields)
+    columns: list[Sequence[Any]] = list(zip(*lay_aside(chunks, host.aside), strict=True)) or [()] * len(fields)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
