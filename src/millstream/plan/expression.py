@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
 
 from sqlglot import ParseError, Token, TokenError, TokenType, exp, parse_one, tokenize
 
@@ -277,6 +278,7 @@ def parse_order(text: str, columns: Iterable[str], what: str) -> tuple[Ordering,
     return tuple(made)
 
 
+@lru_cache(maxsize=4096)  # a chain asks hundreds of times about a few names
 def plain_column(sql: str) -> str | None:
     """Give the column's name if the expression is nothing but a column.
 
