@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import signal
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -19,15 +19,16 @@ from millstream.bench.nexmark import stages
 from millstream.bench.nexmark.data import TOPIC, fill
 from millstream.bench.nexmark.generator import events
 from millstream.bench.nexmark.oracle import QUESTIONS, Oracle, Question
-from millstream.bench.nexmark.queries import QUERIES, SIDE, chosen, pipeline_of, side_rows
+from millstream.bench.nexmark.queries import QUERIES, SIDE, chosen, fill_side, pipeline_of, side_rows
 from millstream.bench.nexmark.run import answer_of
 from millstream.cli import cli
-from millstream.errors import ConfigError, MillstreamError
+from millstream.errors import ConfigError
 from millstream.event import Event
-from millstream.failpoint import armed
 from millstream.log import open_log
-from millstream.runtime.run import Progress, run
+from millstream.runtime.run import run
 from millstream.testing import Trial
+from tests.runtime.shop_file import Child, load
+from tests.runtime.shop_file import batches as batches_of
 
 COUNT = 4_000
 TOGETHER = [query for query in QUERIES if query != "q12"]
@@ -105,25 +106,27 @@ def test_nor_do_those_by_day(spark: SparkSession, tmp_path: Path) -> None:
     assert on_trial(["q10", "q14", "q15", "q16", "q17"], tmp_path / "run", days, spark, 7) == {}
 
 
-def test_a_run_on_spark_that_dies_in_the_middle_goes_on(minute: Data, spark: SparkSession, tmp_path: Path) -> None:
-    queries = ["q4", "q5", "q7", "q9", "q11"]
-    log = f"sqlite:{tmp_path / 'log.db'}"
+@pytest.mark.timeout(600)
+def test_a_run_on_spark_that_is_killed_in_the_middle_goes_on(minute: Data, spark: SparkSession, tmp_path: Path) -> None:
+    log, file = f"sqlite:{tmp_path / 'log.db'}", tmp_path / "nexmark.py"
     batches = [minute.values[first : first + 500] for first in range(0, COUNT, 500)]
+    fill_side(log)
     assert fill(log, batches, partitions=2) == COUNT
-    pipeline = pipeline_of(queries, log, tmp_path / "run")
-    with ExitStack() as stack:
-        done: list[Progress] = []
-
-        def seen(progress: Progress) -> None:
-            done.append(progress)
-            if len(done) == 1:
-                stack.enter_context(armed("sink.before_commit"))
-
-        with pytest.raises(MillstreamError, match="failpoint"):
-            run(pipeline, spark=spark, close=True, rate_limit=1_500, progress=seen)
-    assert 0 < done[-1].records < COUNT
+    file.write_text(
+        "from pathlib import Path\n\nfrom millstream.bench.nexmark.queries import pipeline_of\n\n"
+        f"nexmark = pipeline_of({TOGETHER}, {log!r}, Path({str(tmp_path / 'run')!r}))\n"
+    )
+    child = Child("run", file, "--close", "--rate-limit", 1_500, failpoint="sink.before_commit:kill@2")
+    try:
+        code, _, err = child.wait()
+        assert code == -signal.SIGKILL, err
+        child.leaves_nothing()
+    finally:
+        child.end()
+    pipeline = load(file)
+    assert [batch for batch, _ in batches_of(pipeline)] == [0]
     run(pipeline, spark=spark, close=True, rate_limit=1_500)
-    assert minute.wrong({query: answer_of(pipeline, query) for query in queries}) == {}
+    assert minute.wrong({query: answer_of(pipeline, query) for query in TOGETHER}) == {}
 
 
 def test_the_command_says_how_fast_and_whether_right(

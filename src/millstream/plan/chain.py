@@ -86,7 +86,7 @@ class _Maker:
         """The expression over columns as they are called here."""
         if self.sides is None:
             return sql
-        names = {name: self.sides.column(expression.quote(name)) for name in self.sides.used(sql)}
+        names = {name: self.sides.column(expression.quote(name)) for name in sorted(self.sides.used(sql))}
         return expression.substitute(sql, {name: column for name, column in names.items() if column})
 
 
