@@ -51,5 +51,5 @@ def test_a_batch_is_packed_as_lists_are(select: tuple[str, ...], rows: list[tupl
     raw = found.filter(pa.compute.is_valid(found["offset"]))
     assert raw["offset"].to_pylist() == np.flatnonzero(left).tolist()
     assert raw["value"].to_pylist() == [values[place] for place in np.flatnonzero(left)]
-    expected = [row for each in rows_of(chunks) for row in each.to_pylist()]
+    expected = [row for each in rows_of(made, chunks) for row in each.to_pylist()]
     assert found.filter(pa.compute.is_null(found["offset"])).to_pylist() == expected
