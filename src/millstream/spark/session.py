@@ -32,6 +32,8 @@ SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     # Hadoop's local file system has checksums of its own, and every file of a checkpoint costs the start of a chmod.
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
+    # The one that Spark takes by itself starts eight processes more for each file, to ask whether it is a link.
+    "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
     "spark.sql.streaming.minBatchesToRetain": "5",
     "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
     "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
