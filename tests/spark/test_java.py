@@ -223,10 +223,16 @@ def test_every_setting_is_one_that_this_spark_knows_or_obeys() -> None:
 from millstream.spark.session import SETTINGS, spark_session
 spark = spark_session()
 known = spark._jvm.org.apache.spark.internal.config.ConfigEntry
+# This one is read by its name and never registered, so see what comes of it.
+manager = "spark.sql.streaming.checkpointFileManagerClass"
+managers = spark._jvm.org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager
+path = spark._jvm.org.apache.hadoop.fs.Path("/")
+made = managers.create(path, spark._jsparkSession.sessionState().newHadoopConf())
+assert made.getClass().getName() == SETTINGS[manager], made.getClass().getName()
 for name, value in SETTINGS.items():
     assert spark.conf.get(name) == value, name
     # RocksDB's own settings are read by prefix and never registered
-    assert known.findEntry(name) is not None or ".stateStore.rocksdb." in name, name
+    assert known.findEntry(name) is not None or ".stateStore.rocksdb." in name or name == manager, name
 """)
     assert (result.returncode, result.stderr) == (0, "")
 
