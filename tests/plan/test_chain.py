@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -322,19 +323,20 @@ def test_a_layout_names_what_has_state_and_tells_two_chains_apart() -> None:
 
 
 _LAYOUT = """
+import sys
 from pathlib import Path
 from millstream.bench.nexmark.queries import QUERIES, pipeline_of
 from millstream.plan.layout import layout
 from millstream.runtime.begin import chain_of
 
-pipeline = pipeline_of([query for query in QUERIES if query != "q12"], "sqlite:x.db", Path("x"))
+pipeline = pipeline_of([query for query in QUERIES if query != "q12"], "sqlite:x.db", Path(sys.argv[1]))
 print(layout(chain_of(pipeline)), pipeline.fingerprint())
 """
 
 
-def test_a_layout_is_the_same_in_every_process() -> None:
+def test_a_layout_is_the_same_in_every_process(tmp_path: Path) -> None:
     def said(seed: str) -> str:
-        command, environ = [sys.executable, "-c", _LAYOUT], {**os.environ, "PYTHONHASHSEED": seed}
+        command, environ = [sys.executable, "-c", _LAYOUT, str(tmp_path)], {**os.environ, "PYTHONHASHSEED": seed}
         return subprocess.run(command, env=environ, capture_output=True, text=True, check=True, timeout=60).stdout
 
     assert "TableJoin" in said("1")
