@@ -47,6 +47,7 @@ Trouble: TypeAlias = Literal[
 SQLITE_FIXED = (3, 51, 3)  # earlier releases can lose pages when two connections write and checkpoint one WAL
 BUSY_TIMEOUT = 30_000
 _HEADER_BYTES = 100
+_WAL = 16 << 20  # bytes after which the WAL file is brought into the other
 _CHECKSUM_BYTES = 8  # what the checksum VFS reserves at the end of each page
 
 
@@ -67,6 +68,8 @@ class Form:
     version: int
     schema: str
     words: Mapping[Trouble, Words]
+    page: int = 4096
+    """Bytes of a page of a new file: large ones are read faster from end to end, small ones changed faster here and there."""
 
 
 def check_sqlite(version: str) -> None:
@@ -195,7 +198,7 @@ class Database:
             db.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
             db.execute(
                 "PRAGMA synchronous=FULL; PRAGMA trusted_schema=OFF; PRAGMA cache_size=-16000;"
-                "PRAGMA wal_autocheckpoint=4000; PRAGMA journal_size_limit=67108864"
+                f"PRAGMA wal_autocheckpoint={_WAL // db.execute('PRAGMA page_size').get}; PRAGMA journal_size_limit={4 * _WAL}"
             ).fetchall()  # apsw stops at a statement that gives a row until someone asks for the next
             return db
 
@@ -212,7 +215,9 @@ class Database:
             with self.errors():
                 db = apsw.Connection(name, vfs="cksmvfs")
                 db.reserve_bytes("main", _CHECKSUM_BYTES)
-                db.execute("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; BEGIN").fetchall()
+                db.execute(
+                    f"PRAGMA page_size={self.form.page}; PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; BEGIN"
+                ).fetchall()
                 db.execute(self.form.schema).fetchall()
                 marks = (
                     f"PRAGMA application_id={self.form.application_id}; PRAGMA user_version={self.form.version}; COMMIT"

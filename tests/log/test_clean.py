@@ -80,14 +80,14 @@ def test_an_append_is_acknowledged_even_if_what_should_expire_cannot_be_read(tmp
     path = tmp_path / "log.db"
     with SqliteLog(path, clock=clock) as log:
         log.create_topic("t", 1, TopicSettings(retention=10 * SECOND))
-        log.append("t", [Event(b"%04d" % i + b"x" * 2000) for i in range(50)])
+        log.append("t", [Event(b"%04d" % i + b"x" * 2000) for i in range(200)])
     data = bytearray(path.read_bytes())
-    data[data.index(b"0005xxxx") + 500] ^= 1
+    data[data.index(b"0020xxxx") + 500] ^= 1
     path.write_bytes(data)
     clock.now += 20_000
     with SqliteLog(path, clock=clock) as log:
-        assert log.append("t", [Event(b"new")] * 5).offsets == list(range(50, 55))
-        assert values(log.read("t", 0, 50)) == ["new"] * 5
+        assert log.append("t", [Event(b"new")] * 5).offsets == list(range(200, 205))
+        assert values(log.read("t", 0, 200)) == ["new"] * 5
         with pytest.raises(LogCorrupt):
             log.maintain("t")
 

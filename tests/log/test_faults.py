@@ -24,7 +24,7 @@ from millstream.event import Event, Record
 from millstream.log.archive import Archive
 from millstream.log.contract import TopicSettings
 from millstream.log.sqlite import SqliteLog
-from millstream.log.store import FORMAT
+from millstream.log.store import FORMAT, LOG_FILE
 from tests.contracts.log import read_all
 from tests.history import Line, Stored, check, load, value
 from tests.waiting import until
@@ -295,7 +295,7 @@ from millstream.event import Event
 from millstream.log.sqlite import SqliteLog
 from tests.contracts.log import read_all
 folder = Path(sys.argv[1])
-(folder / "ballast").write_bytes(b"x" * 400_000)
+(folder / "ballast").write_bytes(b"x" * 1_600_000)
 log = SqliteLog(folder / "log.db")
 log.create_topic("t", 2)
 batch = lambda n: [Event(b"%d.%d." % (n, i) + b"x" * 1000, b"%d" % i) for i in range(10)]
@@ -335,7 +335,7 @@ print(json.dumps(dict(acknowledged=acknowledged, failed=n, message=message, same
 
 
 def test_a_full_disk_refuses_the_batch_keeps_the_rest_and_works_again_when_freed(tmp_path: Path) -> None:
-    mount = f'mount -t tmpfs -o size=2m none "{tmp_path}" && exec "$@"'
+    mount = f'mount -t tmpfs -o size=8m none "{tmp_path}" && exec "$@"'
     wrapper = ["unshare", "-m", "sh", "-c", mount, "sh"]
     if not shutil.which("unshare") or subprocess.run([*wrapper, "true"], capture_output=True).returncode:
         missing("no permission to mount a tmpfs in a namespace of our own")
@@ -467,7 +467,7 @@ def test_a_torn_tail_of_the_wal_costs_only_whole_transactions_at_its_end(tmp_pat
     wal = Path(f"{path}-wal").read_bytes()
     checkpointed = path.read_bytes()
     chance = random.Random(5)
-    frame = 24 + 4096
+    frame = 24 + LOG_FILE.page
     cuts = [len(wal), len(wal) - 1, len(wal) - frame, *(len(wal) - chance.randrange(1, 12 * frame) for _ in range(6))]
     kept = []
     for number, cut in enumerate(cuts):

@@ -96,6 +96,7 @@ LOG_FILE = Form(
         "foreign": Words(NotALog, "{where} is a SQLite database of something else", "name another path"),
         "newer": Words(NewerFormat, "{where} {why}", "pip install --upgrade millstream"),
     },
+    page=16384,
 )
 
 
