@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from millstream.errors import MachineError, SparkError
 from millstream.spark import java
 from millstream.spark.jars import spark_avro_jars, spark_kafka_jars
+from millstream.spark.preload import Preload
 from millstream.spark.ship import python_path, ship
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ _AVRO = ("Avro", "avro", "org.apache.spark.sql.avro.AvroDataToCatalyst")
 
 _own: SparkSession | None = None
 _own_jvm = False
+_preload: Preload | None = None
 
 
 def spark_session(
@@ -85,7 +87,7 @@ def spark_session(
     ``settings`` come after ours and win. ``kafka`` adds Spark's Kafka connector and ``avro`` its Avro, which Spark can take
     only when it starts: if a session is active without what is asked for, that is an error.
     """
-    global _own, _own_jvm
+    global _own, _own_jvm, _preload
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
@@ -104,6 +106,9 @@ def spark_session(
     _own_jvm = _own_jvm or SparkContext._gateway is None
     try:
         with _variables(java.environment(found), master):
+            if is_one_process(master):
+                _preload = _preload or Preload()
+                os.environ["PYSPARK_PYTHON"] = str(_preload.python)
             _own = builder.getOrCreate()
     except Exception as error:
         stop_session()
@@ -137,7 +142,7 @@ def stop_session() -> bool:
 
 def _end_jvm() -> int | None:
     """End the JVM that we started, if any, and return its exit code."""
-    global _own_jvm
+    global _own_jvm, _preload
     from pyspark import SparkContext
 
     gateway = SparkContext._gateway
@@ -150,6 +155,9 @@ def _end_jvm() -> int | None:
     code: int = process.wait()
     SparkContext._gateway = SparkContext._jvm = None
     _own_jvm = False
+    if _preload is not None:
+        _preload.close()
+        _preload = None
     return code
 
 

@@ -1,0 +1,159 @@
+"""One process with everything loaded, from which Spark's Python processes on this machine are forked.
+
+Spark starts Python for each source of a query, for each of its stages (to hear what state it keeps) and for the daemon of its
+workers, and each of them would import the same modules: a third of a second, for which the query waits. So Spark is told of a
+program in place of Python, :mod:`millstream.spark.stand_in`, which asks this process for a fork.
+
+It ends with the process that started it. Where it is missing, everything works as ever, only slower.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import importlib
+import marshal
+import os
+import re
+import runpy
+import select
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from millstream.spark import stand_in
+
+MODULES = (
+    "millstream.spark.daemon",
+    "pyspark.sql.streaming.python_streaming_source_runner",
+    "pyspark.sql.streaming.transform_with_state_driver_worker",
+)
+"""What Spark runs with ``python -m``. A call of anything else is not for us."""
+
+_OTHERS = re.compile(r"_?(SPARK|PYSPARK|PYTHON)_|PYTHON(PATH|UNBUFFERED)$|(_|PWD|OLDPWD|SHLVL)$")
+"""Variables of Spark itself and of the shell that starts it. Modules have seen the rest when they were loaded."""
+
+
+class Preload:
+    """The process, as its owner sees it; ``python`` is the program to name to Spark."""
+
+    def __init__(self) -> None:
+        folder = Path(tempfile.mkdtemp(prefix="millstream-python-"))
+        self.python = folder / "python"
+        address = str(folder / "calls")
+        words = [sys.executable, "-IS", stand_in.__file__, address]
+        self.python.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
+        self.python.chmod(0o700)
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(address)
+            server.listen()  # a call that comes while the modules are loaded waits
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "millstream.spark.preload", str(server.fileno())],
+                stdin=subprocess.PIPE,
+                pass_fds=[server.fileno()],
+                env={"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"} | os.environ,  # as Spark has them
+            )
+        atexit.register(self.close)
+
+    def close(self) -> None:
+        """End it. What was forked goes on until Spark ends that."""
+        atexit.unregister(self.close)
+        self._process.communicate()
+
+
+class Call(NamedTuple):
+    """What Spark wanted from Python: who asks, with which arguments and environment, and its input and outputs."""
+
+    caller: socket.socket
+    arguments: list[str]
+    environment: dict[str, str]
+    files: list[int]
+
+    @classmethod
+    def receive(cls, caller: socket.socket) -> Call:
+        """Read what :mod:`millstream.spark.stand_in` sends."""
+        size, files, _, _ = socket.recv_fds(caller, 4, 3)
+        text, length = b"", int.from_bytes(size)
+        while len(text) < length and (part := caller.recv(length - len(text))):
+            text += part
+        arguments, environment = marshal.loads(text)  # noqa: S302  (its folder is ours alone)
+        return cls(caller, arguments, environment, list(files))
+
+    def is_for_us(self, ours: Mapping[str, str]) -> bool:
+        """Whether it is for a module of ours, in an environment in which all would be loaded as it was in ``ours``."""
+        wanted, found = (
+            {name: value for name, value in each.items() if not _OTHERS.match(name)}
+            for each in (self.environment, ours)
+        )
+        wanted.setdefault("OMP_NUM_THREADS", found["OMP_NUM_THREADS"])  # Spark tells it only to some
+        return self.arguments[0] == "-m" and self.arguments[1] in MODULES and wanted == found
+
+
+def serve(server: socket.socket, environment: Mapping[str, str]) -> Call | None:
+    """Answer calls until our input ends; return twice or more: each time in a fork with what it shall become, and at last None."""
+    own_input = sys.stdin.fileno()
+    while own_input not in select.select([server.fileno(), own_input], [], [])[0]:
+        caller, _ = server.accept()
+        with caller, suppress(OSError, ValueError, EOFError):  # who asked may be gone
+            call = Call.receive(caller)
+            if call.is_for_us(environment) and not os.fork():
+                return call._replace(caller=caller.dup())
+            for each in call.files:
+                os.close(each)
+    return None
+
+
+def become(call: Call) -> None:
+    """Run a module as if Python had been started for it, and tell how it ended."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.register_at_fork(after_in_child=call.caller.close)
+    for target, each in enumerate(call.files):
+        os.dup2(each, target)
+        os.close(each)
+    os.environ.clear()
+    os.environ.update(call.environment)
+    sys.path[1:1] = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each not in sys.path]
+    _, module, *rest = call.arguments
+    sys.argv = [module, *rest]
+    code = 1
+    try:
+        call.caller.sendall(os.getpid().to_bytes(4))
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        raise
+    finally:
+        with suppress(OSError):
+            call.caller.sendall(bytes([code & 255]))
+
+
+def main(server: socket.socket) -> None:
+    """Load everything, then fork."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for our owner, and Spark's Python ignores it too
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    environment = dict(os.environ)  # before any module changes it
+    for name in MODULES:
+        importlib.import_module(name)
+        del sys.modules[name]  # it will be __main__
+    gc.collect()
+    gc.freeze()
+    folder = Path(server.getsockname()).parent
+    with server:
+        call = serve(server, environment)
+    if call is None:
+        shutil.rmtree(folder)
+    else:
+        become(call)
+
+
+if __name__ == "__main__":
+    main(socket.socket(fileno=int(sys.argv[1])))
