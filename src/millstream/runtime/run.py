@@ -191,7 +191,7 @@ class _Run:
             if fresh:
                 warm_up(spark, self.pipeline.log, bounds)
             early = is_early(folder, self.pipeline)
-            self.chain = chain_of(self.pipeline, early=early)
+            self.chain = replace(self.chain, early=early)
             checkpoint = open_checkpoint(
                 folder, self.pipeline, self.chain, starts, last, spark.sparkContext.defaultParallelism, epoch
             )

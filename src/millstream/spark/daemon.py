@@ -15,6 +15,7 @@ import pyarrow.compute  # noqa: F401
 import pyspark.daemon
 import pyspark.worker
 from pyspark.sql.streaming import stateful_processor_util  # noqa: F401
+from pyspark.sql.streaming.proto import StateMessage_pb2  # noqa: F401
 
 from millstream.kernel import decode, host  # noqa: F401
 from millstream.spark import source, stateful  # noqa: F401
