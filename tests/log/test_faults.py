@@ -27,6 +27,7 @@ from millstream.log.sqlite import SqliteLog
 from millstream.log.store import FORMAT, LOG_FILE
 from tests.contracts.log import read_all
 from tests.history import Line, Stored, check, load, value
+from tests.mounted import missing, mounted
 from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
@@ -60,13 +61,6 @@ def stored(records: list[Record]) -> list[Stored]:
 
 def batch(producer: str, sequence: int, count: int = 10) -> list[Event]:
     return [Event(value(producer, sequence, i).encode(), b"%d" % i) for i in range(count)]
-
-
-def missing(what: str) -> None:
-    """Skip; but where everything should be there, a missing tool is a failure."""
-    if os.environ.get("CI") == "true":
-        pytest.fail(f"{what}, and CI=true")
-    pytest.skip(what)
 
 
 # kill -9
@@ -335,11 +329,7 @@ print(json.dumps(dict(acknowledged=acknowledged, failed=n, message=message, same
 
 
 def test_a_full_disk_refuses_the_batch_keeps_the_rest_and_works_again_when_freed(tmp_path: Path) -> None:
-    mount = f'mount -t tmpfs -o size=8m none "{tmp_path}" && exec "$@"'
-    wrapper = ["unshare", "-m", "sh", "-c", mount, "sh"]
-    if not shutil.which("unshare") or subprocess.run([*wrapper, "true"], capture_output=True).returncode:
-        missing("no permission to mount a tmpfs in a namespace of our own")
-    done = run(FILL, tmp_path, wrapper=wrapper)
+    done = run(FILL, tmp_path, wrapper=mounted(tmp_path, "size=8m"))
     assert done.returncode == 0, done.stderr.decode()
     seen = json.loads(done.stdout)
     whole = {str(n): 10 for n in seen["acknowledged"]}

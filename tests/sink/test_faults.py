@@ -6,7 +6,6 @@ import json
 import os
 import random
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from millstream.sink.contract import Sink, Store
 from millstream.sink.reading import SqliteStore
 from millstream.sink.sqlite import SqliteSink
 from tests.contracts.sink import BAG, NOON, PAIRS, PIPELINE, TOTALS, Writer, counts, rejects, rows
+from tests.mounted import mounted
 from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
@@ -243,13 +243,7 @@ print(json.dumps(dict(failed=n, message=message, same_handle=same_handle, last=l
 
 
 def test_a_full_disk_refuses_the_batch_keeps_the_rest_and_works_again_when_freed(tmp_path: Path) -> None:
-    mount = f'mount -t tmpfs -o size=4m none "{tmp_path}" && exec "$@"'
-    wrapper = ["unshare", "-m", "sh", "-c", mount, "sh"]
-    if not shutil.which("unshare") or subprocess.run([*wrapper, "true"], capture_output=True).returncode:
-        if os.environ.get("CI") == "true":
-            pytest.fail("no permission to mount a tmpfs, and CI=true")
-        pytest.skip("no permission to mount a tmpfs in a namespace of our own")
-    done = run(FILL, tmp_path, wrapper=wrapper)
+    done = run(FILL, tmp_path, wrapper=mounted(tmp_path, "size=4m"))
     assert done.returncode == 0, done.stderr.decode()
     seen = json.loads(done.stdout)
     assert seen["failed"] >= 10

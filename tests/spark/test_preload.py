@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from pyspark.sql import SparkSession
 
 from millstream.spark.preload import MODULES, Preload
+from tests.mounted import mounted
 
 FORKED = "millstream/spark/preload.py"
 RUNNER = MODULES[1]
@@ -26,9 +29,10 @@ def environment(**variables: str) -> dict[str, str]:
 @pytest.fixture
 def preload(monkeypatch: pytest.MonkeyPatch) -> Iterator[Preload]:
     monkeypatch.delenv(PYTEST)
-    made = Preload()
-    yield made
-    made.close()
+    with TemporaryDirectory() as folder:  # a short path, as a socket needs
+        made = Preload(Path(folder))
+        yield made
+        made.close()
 
 
 def call(preload: Preload, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -100,13 +104,26 @@ def test_a_fork_has_the_environment_and_the_files_of_its_caller_and_ends_when_it
         assert daemon.stdout.read() == b"", "nobody is left to write to it"
 
 
-def test_it_ends_with_its_owner_and_leaves_nothing() -> None:
-    preload = Preload()
+def test_it_ends_with_its_owner_and_leaves_nothing(preload: Preload) -> None:
     folder = preload.python.parent
     assert folder.exists()
     preload.close()
     assert process_of(preload).returncode == 0
     assert not folder.exists()
+
+
+def test_where_it_cannot_be_it_is_not_and_leaves_nothing(tmp_path: Path) -> None:
+    far = tmp_path / ("x" * 100)
+    assert Preload.start(far) is None  # there is no such folder
+    far.mkdir()
+    assert Preload.start(far) is None  # no socket has so long a name
+    assert list(far.iterdir()) == []
+
+
+def test_a_disk_that_no_program_is_run_from_has_none(tmp_path: Path) -> None:
+    code = f"from pathlib import Path; from {Preload.__module__} import Preload; print(Preload.start(Path({str(tmp_path)!r})))"
+    command = [*mounted(tmp_path, "noexec"), sys.executable, "-c", code]
+    assert subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout == "None\n"
 
 
 def test_workers_of_a_session_are_forked_from_it(spark: SparkSession) -> None:

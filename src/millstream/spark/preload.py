@@ -45,23 +45,37 @@ _OTHERS = re.compile(r"_?(SPARK|PYSPARK|PYTHON)_|PYTHON(PATH|UNBUFFERED)$|(_|PWD
 class Preload:
     """The process, as its owner sees it; ``python`` is the program to name to Spark."""
 
-    def __init__(self) -> None:
-        folder = Path(tempfile.mkdtemp(prefix="millstream-python-"))
-        self.python = folder / "python"
-        address = str(folder / "calls")
+    def __init__(self, parent: Path) -> None:
+        """Start it, with its files in a new folder in ``parent``."""
+        folder = Path(tempfile.mkdtemp(prefix="python-", dir=parent))
+        self.python, address = folder / "python", str(folder / "calls")
         words = [sys.executable, "-IS", stand_in.__file__, address]
-        self.python.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
-        self.python.chmod(0o700)
-        with socket.socket(socket.AF_UNIX) as server:
-            server.bind(address)
-            server.listen()  # a call that comes while the modules are loaded waits
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "millstream.spark.preload", str(server.fileno())],
-                stdin=subprocess.PIPE,
-                pass_fds=[server.fileno()],
-                env={"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"} | os.environ,  # as Spark has them
-            )
+        try:
+            self.python.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
+            self.python.chmod(0o700)
+            if not os.access(self.python, os.X_OK):
+                raise PermissionError(f"{self.python}: no program may be run there")
+            with socket.socket(socket.AF_UNIX) as server:
+                server.bind(address)
+                server.listen()  # a call that comes while the modules are loaded waits
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", "millstream.spark.preload", str(server.fileno())],
+                    stdin=subprocess.PIPE,
+                    pass_fds=[server.fileno()],
+                    env={"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"} | os.environ,  # as Spark has them
+                )
+        except OSError:
+            shutil.rmtree(folder)
+            raise
         atexit.register(self.close)
+
+    @classmethod
+    def start(cls, parent: Path) -> Preload | None:
+        """Start it, or not: a path may be too long for a socket, a disk read-only or not one to run programs from."""
+        try:
+            return cls(parent)
+        except OSError:
+            return None
 
     def close(self) -> None:
         """End it. What was forked goes on until Spark ends that."""

@@ -106,8 +106,7 @@ def spark_session(
     _own_jvm = _own_jvm or SparkContext._gateway is None
     try:
         with _variables(java.environment(found), master):
-            if is_one_process(master):
-                _preload = _preload or Preload()
+            if is_one_process(master) and (_preload := _preload or Preload.start(java.cache_folder())):
                 os.environ["PYSPARK_PYTHON"] = str(_preload.python)
             _own = builder.getOrCreate()
     except Exception as error:
