@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -93,15 +94,21 @@ def test_a_fork_has_the_environment_and_the_files_of_its_caller_and_ends_when_it
         assert daemon.stdin is not None
         assert daemon.stdout is not None
         length = int.from_bytes(daemon.stdout.read(4))
-        socket = Path(daemon.stdout.read(length).decode())
-        assert socket.parent == folder
-        assert socket.exists()
+        listening = Path(daemon.stdout.read(length).decode())
+        assert listening.parent == folder
+        assert listening.exists()
         if end == "input":
             daemon.stdin.close()
         else:
             daemon.send_signal(signal.SIGTERM)
         assert daemon.wait(30) == 1  # so the daemon of Spark always ends
         assert daemon.stdout.read() == b"", "nobody is left to write to it"
+
+
+def test_a_caller_that_says_nothing_does_not_stop_the_others_for_ever(preload: Preload) -> None:
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.connect(str(preload.python.with_name("calls")))
+        assert FORKED in call(preload, "-m", RUNNER).stderr
 
 
 def test_it_ends_with_its_owner_and_leaves_nothing(preload: Preload) -> None:

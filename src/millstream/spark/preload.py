@@ -116,6 +116,7 @@ def serve(server: socket.socket, environment: Mapping[str, str]) -> Call | None:
     own_input = sys.stdin.fileno()
     while own_input not in select.select([server.fileno(), own_input], [], [])[0]:
         caller, _ = server.accept()
+        caller.settimeout(3)  # others wait while it speaks
         with caller, suppress(OSError, ValueError, EOFError):  # who asked may be gone
             call = Call.receive(caller)
             if call.is_for_us(environment) and not os.fork():

@@ -27,6 +27,7 @@ def main(address: str, arguments: list[str]) -> int:
 def _ask(server: socket.socket, address: str, arguments: list[str]) -> int:
     """Send arguments, environment, input and outputs; return the number of the process that has taken them, or 0."""
     call = marshal.dumps((arguments, dict(os.environ)))
+    server.settimeout(30)
     try:
         server.connect(address)
         socket.send_fds(server, [len(call).to_bytes(4)], [0, 1, 2])
@@ -34,6 +35,8 @@ def _ask(server: socket.socket, address: str, arguments: list[str]) -> int:
         return int.from_bytes(server.recv(4))
     except OSError:
         return 0
+    finally:
+        server.settimeout(None)
 
 
 if __name__ == "__main__":
