@@ -1,6 +1,6 @@
 """One process with everything loaded, from which Spark's Python processes on this machine are forked.
 
-Spark starts Python for each source of a query, for each of its stages (to hear what state it keeps) and for the daemon of its
+Spark starts Python for each source of a query, for each of its stages (to hear what state it keeps) and for the daemons of its
 workers, and each of them would import the same modules: a third of a second, for which the query waits. So Spark is told of a
 program in place of Python, :mod:`millstream.spark.stand_in`, which asks this process for a fork.
 
@@ -35,6 +35,7 @@ MODULES = (
     "millstream.spark.daemon",
     "pyspark.sql.streaming.python_streaming_source_runner",
     "pyspark.sql.streaming.transform_with_state_driver_worker",
+    "pyspark.daemon",
 )
 """What Spark runs with ``python -m``. A call of anything else is not for us."""
 
