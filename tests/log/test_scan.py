@@ -6,7 +6,7 @@ from itertools import takewhile
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from millstream.errors import OffsetOutOfRange
@@ -17,23 +17,27 @@ from millstream.log.scan import Part, scan_rows, scan_values
 from millstream.log.sqlite import SqliteLog
 
 RESERVED = b"reserved"
-values = st.none() | st.binary(max_size=6) | st.sampled_from([b"{}", b'{"n": 1}', b"\0", b"a\0b", b"\n", b"\xff", b""])
+values = st.binary(max_size=6) | st.sampled_from([b"{}", b'{"n": 1}', b"\0", b"a\0b", b"\n", b"\xff", b""])
 keys = st.none() | st.sampled_from([b"k", RESERVED, RESERVED + b".1", RESERVED[:-1], b"x" + RESERVED])
 
 
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     events=st.lists(st.tuples(keys, values), min_size=1, max_size=12),
+    empty=st.none() | st.integers(0, 11),
     start=st.integers(0, 11),
     limit=st.integers(1, 12),
 )
+@example(events=[(b"k", b"a"), (b"k", b"\n"), (b"k", b"b")], empty=None, start=0, limit=12)
+@example(events=[(b"k", b"a"), (RESERVED, b"b"), (b"k", b"c")], empty=None, start=0, limit=12)
+@example(events=[(b"k", b"a"), (b"k", b"b")], empty=1, start=0, limit=12)
 def test_columns_are_those_of_the_rows_or_none_at_all(
-    tmp_path: Path, events: list[tuple[bytes | None, bytes | None]], start: int, limit: int
+    tmp_path: Path, events: list[tuple[bytes | None, bytes]], empty: int | None, start: int, limit: int
 ) -> None:
     (tmp_path / "log.db").unlink(missing_ok=True)
     with SqliteLog(tmp_path / "log.db") as log:
         log.create_topic("t", 1)
-        log.append("t", [Event(value, key=key) for key, value in events])
+        log.append("t", [Event(None if at == empty else value, key=key) for at, (key, value) in enumerate(events)])
         part = Part("t", 0, min(start, len(events)), len(events))
         rows = scan_rows(log, part, limit)
         found = scan_values(log, part, limit, RESERVED)
@@ -56,6 +60,11 @@ def test_a_compacted_topic_has_gaps(tmp_path: Path) -> None:
         assert found is not None
         assert len(rows) < rows[-1][0] - rows[0][0] + 1, "there are gaps"
         assert found.offsets.tolist() == [row[0] for row in rows]
+        for limit in range(1, 5):  # as many as there may be, however wide the gaps
+            rows, found = scan_rows(log, part, limit), scan_values(log, part, limit, RESERVED)
+            assert found is not None
+            assert found.offsets.tolist() == [row[0] for row in rows]
+            assert list(Joined(found.joined, found.lengths)) == [row[4] for row in rows]
 
 
 def test_a_range_that_is_gone_is_refused(tmp_path: Path) -> None:

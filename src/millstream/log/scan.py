@@ -56,7 +56,7 @@ def scan_rows(log: SqliteLog, part: Part, limit: int) -> list[Row]:
 
 
 def scan_values(log: SqliteLog, part: Part, limit: int, without: bytes) -> Values | None:
-    """Up to ``limit`` records of a part as columns, at a third of the cost of rows: SQLite puts them together.
+    """Up to ``limit`` records of a part as columns, at half the cost of rows: SQLite puts them together.
 
     They end before the first whose key begins with ``without``. None if that cannot be: there is none before it, or one has no
     value.
