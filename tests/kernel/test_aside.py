@@ -14,7 +14,7 @@ from millstream.kernel.chunk import Chunk, Kind
 SIZES = st.sampled_from([0, 1, LARGE - 1, LARGE, LARGE + 1, 3 * LARGE])
 CHUNKS = st.lists(
     st.builds(
-        lambda number, kind, size, byte: Chunk(number, number + 1, number + 2, kind, bytes([byte]) * size),
+        lambda number, kind, size, byte: Chunk(number, number + 1, number + 2, kind, bytes([byte]) * size, number + 3),
         st.integers(0, 9),
         st.sampled_from(list(Kind)),
         SIZES,
@@ -46,7 +46,7 @@ def test_only_large_ones_are_laid_aside(chunks: list[Chunk]) -> None:
 
 
 def test_a_task_that_runs_again_does_not_write_over_what_was_sent(tmp_path: Path) -> None:
-    chunk = Chunk(1, 2, 3, Kind.CHANGES, b"x" * LARGE)
+    chunk = Chunk(1, 2, 3, Kind.CHANGES, b"x" * LARGE, 2)
     first, second = (next(lay_aside([chunk], str(tmp_path))) for _ in range(2))
     assert first.data != second.data
     assert taken_up(first) == taken_up(second) == chunk

@@ -30,7 +30,7 @@ MUTANTS = [
     Mutant("groups of windows are forgotten when those open", facts.settled, "{WINDOW_COLUMNS[0]: window.size + late, WINDOW_COLUMNS[1]: late}", "{WINDOW_COLUMNS[0]: late, WINDOW_COLUMNS[1]: late}", windows, seed=1),
     # between stages
     Mutant("only the first piece is sent", chunk.pieces, "rows.iter_slices(max(1, rows.height * PIECE // max(int(rows.estimated_size()), 1)))", "[rows.head(max(1, rows.height * PIECE // max(int(rows.estimated_size()), 1)))]", check, seed=106),
-    Mutant("marks reach the first bucket alone", chunk.mark, "labels(port.target, port.buckets, port.tasks)", "labels(port.target, port.buckets, port.tasks)[:1]", check, seed=92),
+    Mutant("marks reach the first bucket alone", chunk.mark, "labels(port.leader, port.buckets, port.tasks)", "labels(port.leader, port.buckets, port.tasks)[:1]", check, seed=92),
     # kernels
     Mutant("a window closes a moment late", ReduceKernel.step, "(ends <= state.after)", "(ends < state.after)", check, seed=341),
     Mutant("rows a gap apart are apart", SessionKernel._in_sessions, "> reach + self.spec.gap", ">= reach + self.spec.gap", check, seed=5),

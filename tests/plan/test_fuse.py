@@ -29,20 +29,23 @@ def fused(*relations: Relation, emit: Any = "changes", buckets: int = 4) -> Chai
     return build_chain(plans(*relations, emit=emit), buckets=buckets, to="sqlite:x")
 
 
-def unfused(views: list[ViewPlan], buckets: int) -> Chain:
+def unfused(views: list[ViewPlan], buckets: int, tasks: int) -> Chain:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(chains, "fuse", lambda chain: chain)
-        return build_chain(views, buckets=buckets, to="sqlite:x")
+        return build_chain(views, buckets=buckets, to="sqlite:x", tasks=tasks)
 
 
-def check(chance: Random) -> bool:
-    """Run random views with and without, and say whether anything was fused by key."""
+def random_views(chance: Random) -> list[Relation]:
     it = sources()
     relations = [random_relation(chance, it, chance.randint(2, 5)) for _ in range(chance.randint(1, 3))]
-    relations = [each.where(condition(chance, each)) if chance.random() < 0.3 else each for each in relations]
+    return [each.where(condition(chance, each)) if chance.random() < 0.3 else each for each in relations]
+
+
+def check(chance: Random, relations: list[Relation]) -> bool:
+    """Run random views with and without, and say whether anything was fused by key."""
     views, buckets = plans(*relations, emit=chance.choice(("changes", "final"))), chance.choice((1, 3))
-    one, other = unfused(views, buckets), build_chain(views, buckets=buckets, to="sqlite:x")
-    partitions = chance.randint(1, 2)
+    partitions, tasks = chance.randint(1, 2), chance.randint(1, 2)
+    one, other = unfused(views, buckets, tasks), build_chain(views, buckets=buckets, to="sqlite:x", tasks=tasks)
     if all(each.step is None for each in other.operators):
         return False
     plain, near = Run(one, partitions), Run(other, partitions)
@@ -50,7 +53,10 @@ def check(chance: Random) -> bool:
         plain.local.batch(batch)
         near.local.batch(batch)
         assert near.views() == plain.views()
-        assert near.local.state_rows == plain.local.state_rows
+        if (
+            buckets == 1
+        ):  # what lies in a segment with newer rows is forgotten with these, and buckets are cut otherwise
+            assert near.local.state_rows == plain.local.state_rows
     plain.local.close()
     near.local.close()
     assert near.views() == plain.views()
@@ -59,7 +65,10 @@ def check(chance: Random) -> bool:
 
 @pytest.mark.parametrize("part", range(2))
 def test_views_are_the_same_in_every_batch(part: int) -> None:
-    assert sum(check(Random(seed)) for seed in range(part * SEEDS, (part + 1) * SEEDS)) > SEEDS / 10
+    assert (
+        sum(check(chance := Random(seed), random_views(chance)) for seed in range(part * SEEDS, (part + 1) * SEEDS))
+        > SEEDS / 10
+    )
 
 
 A, B, T = sources().values()
@@ -85,10 +94,97 @@ APART: dict[str, Relation] = {
     "a key that is computed": PER_K.group_by("k + 0 AS k").agg(c="count(*)"),
     "a key that was computed": A.over("k + 1", order="at").add(p="lag(v)").group_by("k").agg(c="count(*)"),
     "the null side of a join": LEFT.group_by("j").agg(n="count(*)"),
-    "two that meet": PER_K.join(B.group_by("k AS j").agg(m="count(*)"), "k = j"),
     "everything": PER_K.group_by().agg(c="count(*)"),
     "apart after everything": A.top(3, by="v").group_by("k").agg(n="count(*)"),
 }
+
+
+PER_KG = A.group_by("k", "g").agg(n="count(*)", s="sum(v)")
+PER_J = B.group_by("k AS j").agg(m="count(*)")
+STARTS = A.windowed(tumbling("at", "20 seconds")).group_by("k", "g", "window_start").agg(n="count(*)")
+ENDS = B.windowed(tumbling("at", "20 seconds")).group_by("k AS j", "window_start AS ws").agg(m="count(*)")
+TURNED = B.windowed(tumbling("at", "20 seconds")).group_by("window_start AS ws", "k AS j").agg(m="count(*)")
+NAMES = T.select("id", "name")
+PAIRS = A.group_by("k", "g", "k % 2 AS l").agg(n="count(*)")
+MEET: dict[str, Relation] = {
+    "groups of the same key": PER_K.join(PER_J, "k = j"),
+    "a stream and a table": A.join(NAMES, "k = id"),
+    "a stream and the table as it is": A.join(NAMES, "k = id", latest=True),
+    "a table and a stream": NAMES.join(A, "id = k", "left"),
+    "a group and a table": PER_K.join(NAMES, "k = id", "full"),
+    "a stream and groups": A.join(PER_J, "k = j", "anti"),
+    "a join and a table": A.join(B.select("k AS j", "w", "at AS bt"), "k = j", within="5 seconds").join(
+        NAMES, "j = id"
+    ),
+    "groups of more than the join is on": PER_KG.join(PER_J, "k = j"),
+    "groups of more on both sides": PER_KG.join(B.group_by("k AS j", "w").agg(m="count(*)"), "k = j", "right"),
+    "groups in windows": STARTS.join(ENDS, "k = j AND window_start = ws"),
+    "keys in another order": STARTS.join(ENDS, "window_start = ws AND k = j"),
+    "a key that both have": PER_K.join(B.group_by("k").agg(m="count(*)"), "k"),
+    "keys in two orders": STARTS.join(TURNED, "k = j AND window_start = ws"),
+    "a stream and groups of two keys": A.join(B.group_by("w", "k AS j").agg(m="count(*)"), "k = j AND v = w", "left"),
+    "a key that is two of the other's": PER_K.join(PAIRS.select("k AS j", "l"), "k = j AND k = l"),
+    "more than one side goes by": A.join(B.group_by("k AS j").agg(m="min(w)"), "k = j AND v = m"),
+    "a union and a table": A.select("k").union(B.select("k")).join(NAMES, "k = id"),
+    "three": PER_K.join(PER_J, "k = j").join(NAMES, "j = id"),
+}
+ALONE: dict[str, Relation] = {
+    "windows alone": STARTS.join(ENDS, "window_start = ws"),
+    "a part of what is first": A.top(1, by="v", per=("k", "g")).join(PER_J, "k = j"),
+    "a part of what does not add up": A.group_by("k", "g").agg(n="median(v)").join(PER_J, "k = j"),
+    "a key that is computed": PER_K.join(PER_J, "k + 1 = j"),
+    "a value, not a key": PER_K.join(PER_J, "n = m"),
+    "a key of one alone": PER_K.join(PER_J, "k = m"),
+    "two keys of one group": PAIRS.join(PAIRS.select("k AS j", "l AS h", "n AS m"), "k = h"),
+    "a union of what it makes": PER_K.union(PER_K).join(PER_J, "k = j"),
+}
+
+
+@pytest.mark.parametrize("name", MEET)
+def test_a_join_runs_beside_its_sides(name: str) -> None:
+    made = fused(MEET[name])
+    join = made.operators[-1]
+    kernels = [each for each in made.operators if not each.passes]
+    assert {(each.stage, each.leader) for each in kernels} == {(1, kernels[0].number)}
+    assert join.step == kernels[0].number
+    for maker in (*made.feeds, *made.operators):
+        for port in maker.ports:
+            if port.target in {each.number for each in kernels} and maker not in kernels:
+                assert (port.leader, port.buckets) == (join.step, 4)
+    for seed in range(4):
+        assert check(Random(seed), [MEET[name]])
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_a_join_that_cannot_is_in_the_next_stage(name: str) -> None:
+    made = fused(ALONE[name])
+    assert made.operators[-1].stage == 2
+    assert made.operators[-1].step is None
+
+
+@pytest.mark.parametrize("part", range(2))
+def test_joins_that_share_their_sides_are_the_same_in_every_batch(part: int) -> None:
+    relations = [*MEET.values(), *ALONE.values(), STARTS, ENDS.group_by("j", "ws").agg(m="sum(m)"), NEAR]
+    for seed in range(part * SEEDS, (part + 1) * SEEDS):
+        chance = Random(seed)
+        check(chance, chance.sample(relations, chance.randint(2, 4)))
+
+
+def test_who_joins_one_of_two_that_have_met_runs_beside_both() -> None:
+    made = fused(PER_K.join(PER_J, "k = j"), PER_J.join(NAMES, "j = id"))
+    assert {each.leader for each in made.operators} == {made.operators[0].number}
+    assert made.stages == (0, 1)
+
+
+def test_sides_that_come_one_stage_apart_meet_in_the_later_one() -> None:
+    made = fused(PER_K.group_by("n").agg(c="count(*)").join(PER_J, "n = j"))
+    assert [(each.stage, each.step) for each in made.operators] == [(1, None), (2, None), (1, None), (2, 2)]
+    assert made.operators[2].ports[0].leader == made.operators[1].number
+
+
+def test_a_second_join_on_another_key_is_in_the_next_stage() -> None:
+    made = fused(A.join(NAMES, "k = id").join(B.group_by("w").agg(m="count(*)"), "v = w"))
+    assert [each.stage for each in made.operators] == [1, 1, 1, 2]
 
 
 @pytest.mark.parametrize("name", SAME)

@@ -250,7 +250,8 @@ def test_a_window_behind_joins_has_marks_all_the_way_and_the_most_lateness() -> 
     chain = chain_of(near.group_by("country", tumbling("at", "1 minute")).agg(n="count(*)"), "final")
     as_of, interval, window = chain.operators
     assert (type(as_of.spec), type(interval.spec), type(window.spec)) == (AsOfJoin, IntervalJoin, Reduce)
-    assert [each.stage for each in chain.operators] == [1, 2, 3]
+    assert [each.stage for each in chain.operators] == [1, 1, 2]
+    assert interval.step == as_of.number
     marks = {(port.target, port.side): port.marks for each in (*chain.feeds, *chain.operators) for port in each.ports}
     assert marks[as_of.number, 0]
     assert not marks[as_of.number, 1]

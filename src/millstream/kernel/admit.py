@@ -156,7 +156,7 @@ def outcome(feed: Feed, partition: int, rows: pl.DataFrame, verdicts: Verdicts) 
             yield from send(good if port.stage == SINK else bare, port, partition)
     refused = (codes != ADMITTED) & (codes != HEARTBEAT)
     if refused.any():
-        yield Chunk(SINK, feed.number, partition, Kind.REJECT, to_bytes(_rejects(rows, verdicts, refused)))
+        yield Chunk.own(SINK, feed.number, partition, Kind.REJECT, to_bytes(_rejects(rows, verdicts, refused)))
     wild = (
         int((rows["_wild"].fill_null(False).to_numpy() & (codes != HEARTBEAT)).sum()) if "_wild" in rows.columns else 0
     )
@@ -175,7 +175,7 @@ def outcome(feed: Feed, partition: int, rows: pl.DataFrame, verdicts: Verdicts) 
         watermark=verdicts.watermark if verdicts.watermark > NEVER else None,
         appended=int(rows.filter(codes != HEARTBEAT)["_a"].max()) if counts[HEARTBEAT] < len(codes) else None,  # type: ignore[arg-type]
     )
-    yield Chunk(SINK, feed.number, partition, Kind.COUNT, msgspec.msgpack.encode(count))
+    yield Chunk.own(SINK, feed.number, partition, Kind.COUNT, msgspec.msgpack.encode(count))
 
 
 def _rejects(rows: pl.DataFrame, verdicts: Verdicts, refused: npt.NDArray[np.bool_]) -> pl.DataFrame:

@@ -1,7 +1,7 @@
 """Chunks: what travels between stages. Rows cross Spark packed, many in one binary value.
 
-A chunk says where it is going (stage, number of the kernel or view, bucket), of what kind it is, and carries bytes. Rows
-are an Arrow stream with its schema, so a chunk can be read without knowing the plan.
+A chunk says where it is going (stage, number of the kernel or view, bucket, and who leads the step there), of what kind it is, and
+carries bytes. Rows are an Arrow stream with its schema, so a chunk can be read without knowing the plan.
 """
 
 from __future__ import annotations
@@ -55,6 +55,13 @@ class Chunk(NamedTuple):
     bucket: int
     kind: int
     data: bytes | memoryview
+    leader: int
+    """Whose bucket it is: chunks of one leader and bucket come together."""
+
+    @classmethod
+    def own(cls, stage: int, target: int, bucket: int, kind: int, data: bytes) -> Chunk:
+        """A chunk for who leads its own step, or has none."""
+        return cls(stage, target, bucket, kind, data, target)
 
 
 def to_arrow(rows: pl.DataFrame) -> pa.Table:
@@ -109,13 +116,13 @@ def one_frame(chunks: Sequence[bytes | memoryview]) -> pl.DataFrame:
 
 def cut(rows: pl.DataFrame, port: Port, kind: Kind, bucket: int = 0) -> Iterator[Chunk]:
     """Pack rows for whoever takes them, cut by bucket. What goes to the sink stays in the sender's ``bucket``."""
-    named = labels(port.target, port.buckets, port.tasks)
+    named = labels(port.leader, port.buckets, port.tasks)
     for piece in pieces(rows):
         if port.stage == SINK:
-            yield Chunk(port.stage, port.target, bucket, kind, to_bytes(piece))
+            yield Chunk.own(port.stage, port.target, bucket, kind, to_bytes(piece))
             continue
         if port.buckets == 1 or not port.spread:
-            yield Chunk(port.stage, port.target, named[0], kind, to_bytes(piece))
+            yield Chunk(port.stage, port.target, named[0], kind, to_bytes(piece), port.leader)
             continue
         buckets = (hash_columns([piece[name] for name in port.spread]) % port.buckets).astype(np.uint16)
         order = np.argsort(buckets, kind="stable")
@@ -125,7 +132,7 @@ def cut(rows: pl.DataFrame, port: Port, kind: Kind, bucket: int = 0) -> Iterator
         for number, high in enumerate(ends):
             if high > low:
                 data = to_bytes(whole.slice(low, int(high) - low))
-                yield Chunk(port.stage, port.target, named[number], kind, data)
+                yield Chunk(port.stage, port.target, named[number], kind, data, port.leader)
             low = int(high)
 
 
@@ -175,8 +182,8 @@ def computed(rows: pl.DataFrame, column: Computed) -> pl.DataFrame:
 def mark(origin: str, time: int, port: Port) -> Iterator[Chunk]:
     """Tell every bucket of who takes our rows that nothing before ``time`` will come from us any more."""
     data = msgspec.msgpack.encode((origin, time))
-    for bucket in labels(port.target, port.buckets, port.tasks):
-        yield Chunk(port.stage, port.target, bucket, Kind.MARK, data)
+    for bucket in labels(port.leader, port.buckets, port.tasks):
+        yield Chunk(port.stage, port.target, bucket, Kind.MARK, data, port.leader)
 
 
 def read_mark(data: bytes | memoryview) -> tuple[str, int]:

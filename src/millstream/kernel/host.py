@@ -142,7 +142,7 @@ class Host:
     def pack_feed(self, feed: Feed, partition: int, rows: pl.DataFrame) -> Iterator[Chunk]:
         """Pack records of one partition, decoded: for admission, or past it where it needs no state."""
         if feed.judged:
-            yield Chunk(ADMIT, feed.number, partition, Kind.CHANGES, to_bytes(rows))
+            yield Chunk.own(ADMIT, feed.number, partition, Kind.CHANGES, to_bytes(rows))
         else:
             yield from self._passed(admit_at_once(feed, partition, rows), partition)
 
@@ -152,11 +152,11 @@ class Host:
         """Admit a piece of a partition's records where they are read; ``whole`` says that none of it is left to Spark."""
         if not whole and not gate.shut:
             gate.shut = True
-            yield Chunk(ADMIT, feed.number, partition, Kind.MARK, msgspec.msgpack.encode(("", gate.watermark)))
+            yield Chunk.own(ADMIT, feed.number, partition, Kind.MARK, msgspec.msgpack.encode(("", gate.watermark)))
         if rows is None or not rows.height:
             return
         if gate.shut:
-            yield Chunk(ADMIT, feed.number, partition, Kind.CHANGES, to_bytes(rows))
+            yield Chunk.own(ADMIT, feed.number, partition, Kind.CHANGES, to_bytes(rows))
             return
         verdicts = judge(feed, rows, gate.watermark)
         gate.watermark = verdicts.watermark
@@ -190,17 +190,17 @@ class Host:
             yield from self.pass_gate(feed, partition, pl.concat(frames).sort("_o"), gate, whole=True)
             yield from self.leave_gate(feed, partition, gate)
 
-    def run(self, stage: int, target: int, bucket: int, chunks: Iterable[Chunk], store: Store) -> Iterator[Chunk]:
-        """Run one stage's part for one (target, bucket); what is for a later stage passes through."""
+    def run(self, stage: int, leader: int, bucket: int, chunks: Iterable[Chunk], store: Store) -> Iterator[Chunk]:
+        """Run one stage's part for one (leader, bucket); what is for a later stage passes through."""
         chunks = list(chunks)
         ours = [chunk for chunk in chunks if chunk.stage == stage]
         yield from (chunk for chunk in chunks if chunk.stage != stage)
         if not ours:
             return
         if stage == ADMIT:
-            made = admit(self.chain.feed(target), bucket, [from_bytes(chunk.data) for chunk in ours], store)
+            made = admit(self.chain.feed(leader), bucket, [from_bytes(chunk.data) for chunk in ours], store)
         else:
-            made = self._run_step(target, bucket, ours, store)
+            made = self._run_step(leader, bucket, ours, store)
         yield from self._passed(made, bucket)
 
     def _passed(self, chunks: Iterable[Chunk], bucket: int) -> Iterator[Chunk]:
@@ -220,13 +220,15 @@ class Host:
             yield from self._passed(sent, bucket)
 
     def _run_step(self, leader: int, bucket: int, chunks: list[Chunk], store: Store) -> Iterator[Chunk]:
-        """Run the kernel that leads a step, then those that follow it, each on what those before it made."""
+        """Run the kernel that leads a step, then those that follow it, each on what came for it and what those before it made."""
         followers = self._followers.get(leader, ())
         if not followers:
             yield from self._run_kernel(leader, bucket, chunks, store)
             return
         shared = Shared(store)
-        waiting: dict[int, list[Chunk]] = {leader: chunks, **{number: [] for number in followers}}
+        waiting: dict[int, list[Chunk]] = {number: [] for number in (leader, *followers)}
+        for chunk in chunks:
+            waiting[chunk.target].append(chunk)
         near = Near(frozenset(followers))
         for number in (leader, *followers):
             if not waiting[number] and number not in near.reached:
@@ -241,14 +243,14 @@ class Host:
     def run_stage(
         self, stage: int, chunks: Iterable[Chunk], stores: MutableMapping[tuple[int, int, int], Memory]
     ) -> list[Chunk]:
-        """Run a whole stage here, bucket by bucket; ``stores`` makes what is missing: stage, target, bucket → store."""
+        """Run a whole stage here, bucket by bucket; ``stores`` makes what is missing: stage, leader, bucket → store."""
         groups: dict[tuple[int, int], list[Chunk]] = {}
         for chunk in chunks:
-            groups.setdefault((chunk.target, chunk.bucket), []).append(chunk)
+            groups.setdefault((chunk.leader, chunk.bucket), []).append(chunk)
         return [
             made
-            for (target, bucket), group in groups.items()
-            for made in self.run(stage, target, bucket, group, stores[stage, target, bucket])
+            for (leader, bucket), group in groups.items()
+            for made in self.run(stage, leader, bucket, group, stores[stage, leader, bucket])
         ]
 
     def _run_kernel(
@@ -290,7 +292,7 @@ class Host:
                     sum(table.bytes for table in tables),
                     sum(table.segments for table in tables),
                 )
-                yield Chunk(SINK, target, bucket, Kind.STATE, msgspec.msgpack.encode(held))
+                yield Chunk.own(SINK, target, bucket, Kind.STATE, msgspec.msgpack.encode(held))
         meta.mark = after
         if operator.sides > 1:
             meta.sides = afters

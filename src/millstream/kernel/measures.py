@@ -42,12 +42,6 @@ class Bag:
         return self.function.startswith("approx_")
 
 
-def is_linear(measure: Measure, insert_only: bool) -> bool:
-    """Whether columns that add up are enough."""
-    extremes = insert_only and measure.function in ("min", "max")
-    return measure.function in ("count", "count_distinct", "sum", "avg") or extremes
-
-
 def bag_name(measure: Measure) -> str:
     """The name of an aggregate's bag; two that say the same share one."""
     return f"bag_{measure.function}_{'_'.join(measure.arguments)}"
@@ -55,7 +49,7 @@ def bag_name(measure: Measure) -> str:
 
 def bags(spec: Reduce) -> list[Bag]:
     """The bags that a reduction keeps."""
-    kept = [each for each in spec.measures if not is_linear(each, spec.insert_only)]
+    kept = [each for each in spec.measures if not each.is_linear(spec.insert_only)]
     fractions = {
         bag_name(each): tuple(sorted({other.fraction for other in kept if bag_name(other) == bag_name(each)}))
         for each in kept
@@ -196,7 +190,7 @@ class Linear:
         return [
             self._render(frame, each).alias(each.name)
             for each in self.spec.measures
-            if is_linear(each, self.spec.insert_only)
+            if each.is_linear(self.spec.insert_only)
         ]
 
     def _render(self, frame: pl.DataFrame, measure: Measure) -> pl.Series:
@@ -312,7 +306,7 @@ def rendered(
     """
     made = frame.select(group).with_columns(linear.render(frame, suffix))
     for each in linear.spec.measures:
-        if is_linear(each, linear.spec.insert_only):
+        if each.is_linear(linear.spec.insert_only):
             continue
         value = f"_value_{each.fraction}" if each.function.endswith("percentile") else "_value"
         seen = looked[bag_name(each)].select(*group, pl.col(value).alias(each.name))

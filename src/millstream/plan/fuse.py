@@ -3,15 +3,21 @@
 A stage costs a shuffle, a round of tasks and a state store. Rows of a kernel lie in buckets by its key. A kernel after it whose key
 has all of that key in it finds its rows in the same bucket, so it runs there, right after the first, which *leads* the step; their
 state lies side by side. A union and an explode keep nothing, and run wherever their rows are made.
+
+A join runs beside a side of it too if the other side can be sent to the same buckets: it is spread by the same values, and the hash of
+values is the same whoever sends them. If both sides are kernels of one stage, their steps become one. A side then may have to be spread
+by less than its whole key: by the part of it that the join is on.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 from millstream.plan import spec as specs
-from millstream.plan.parts import ADMIT, SINK, Chain, Operator, Port
-from millstream.plan.words import Words
+from millstream.plan.nodes import WINDOW_COLUMNS
+from millstream.plan.parts import ADMIT, SINK, Chain, Feed, Operator, Port
+from millstream.plan.words import Words, spoken
 
 
 def fuse(chain: Chain) -> Chain:
@@ -23,17 +29,33 @@ def fuse(chain: Chain) -> Chain:
         steps.place(operator)
     return replace(
         chain,
-        feeds=tuple(replace(feed, ports=steps.ports(feed.ports)) for feed in chain.feeds),
+        feeds=tuple(replace(feed, ports=steps.ports(feed)) for feed in chain.feeds),
         operators=tuple(
             replace(
                 each,
                 stage=steps.stages[each.number],
-                step=steps.leaders.get(each.number),
-                ports=steps.ports(each.ports),
+                step=steps.led_by(each.number),
+                ports=steps.ports(each),
             )
             for each in chain.operators
         ),
     )
+
+
+@dataclass(eq=False)
+class _Step:
+    """Kernels that share buckets. What these go by has parts: for each, who sends rows and who makes them has its own columns."""
+
+    leader: int
+    keys: dict[int, list[set[str]]] = field(default_factory=dict)
+    """For each kernel, for each part, the columns of its rows that hold it."""
+    spreads: dict[tuple[int, int], list[str]] = field(default_factory=dict)
+    """For each kernel and side that rows are sent to, for each part, the column there that holds it."""
+
+    def pick(self, parts: Sequence[int]) -> None:
+        """Go by these parts alone, in this order."""
+        self.keys = {number: [found[part] for part in parts] for number, found in self.keys.items()}
+        self.spreads = {place: [names[part] for part in parts] for place, names in self.spreads.items()}
 
 
 class _Steps:
@@ -41,47 +63,108 @@ class _Steps:
         self.words = Words(chain)
         self.specs = {each.number: each.spec for each in chain.operators}
         self.stages: dict[int, int] = {feed.number: ADMIT for feed in chain.feeds}
-        self.leaders: dict[int, int] = {}
-        """Who leads the step of a kernel that does not lead its own."""
-        self.passing: set[int] = set()
-        self.keys: dict[int, list[set[str]]] = {}
-        """For each kernel, for each part of its leader's key, the columns of its rows that hold it."""
+        self.steps: dict[int, _Step] = {}
+        """The step of each kernel that keeps something."""
 
     def place(self, operator: Operator) -> None:
         """Find the stage and the step of a kernel whose inputs have theirs."""
         number = operator.number
         last = max(self.stages[each] for each in operator.inputs)
-        if operator.passes:
+        if operator.passes or self._follow(operator) or self._join(operator, last):
             self.stages[number] = last
-            self.passing.add(number)
-            return
-        led = self._led(operator)
-        if led is None:
-            self.stages[number] = last + 1
-            spread = next(port.spread for _, port in self.words.ports_to(number))
-            self.keys[number] = [self._made(operator, name) for name in spread]
         else:
-            leader, keys = led
-            self.stages[number], self.leaders[number] = self.stages[leader], leader
-            self.keys[number] = [set().union(*(self._made(operator, name) for name in names)) for names in keys]
+            self.stages[number] = last + 1
+            self.steps[number] = step = _Step(number)
+            for _, port in self.words.ports_to(number):
+                step.spreads[number, port.side] = list(port.spread)
+                step.keys[number] = [self._made(operator, name) for name in port.spread]
 
-    def _led(self, operator: Operator) -> tuple[int, list[set[str]]] | None:
-        """Who leads the step that a kernel can run in, and which columns of its input hold that leader's key."""
-        leaders = {self.leaders.get(each, each) for each in operator.inputs}
-        if len(leaders) > 1 or not all(each in self.keys for each in operator.inputs):
-            return None
+    def _follow(self, operator: Operator) -> bool:
+        """Put a kernel into the step that makes all its rows, if its own key has in it what that step goes by."""
+        steps = {self.steps.get(each) for each in operator.inputs}
+        step = steps.pop()
+        if steps or step is None:
+            return False
         keys: list[set[str]] | None = None
         for maker, port in self.words.ports_to(operator.number):
             here = dict(port.columns)
-            found = [{name for name in port.spread if here[name] in names} for names in self.keys[maker.number]]
+            found = [{name for name in port.spread if here[name] in names} for names in step.keys[maker.number]]
             if bool(found) != bool(port.spread):
-                return None
+                return False
             keys = found if keys is None else [one & other for one, other in zip(keys, found, strict=True)]
-        return (leaders.pop(), keys) if keys is not None and all(keys) else None
+        if keys is None or not all(keys):
+            return False
+        self.steps[operator.number] = step
+        step.keys[operator.number] = [set().union(*(self._made(operator, each) for each in names)) for names in keys]
+        return True
+
+    def _join(self, operator: Operator, last: int) -> bool:
+        """Put a join into the steps of those sides that are made last, if all that comes for it can be sent to their buckets."""
+        ports = self.words.ports_to(operator.number)
+        beside = [(maker.number, port) for maker, port in ports if self.stages[maker.number] == last]
+        if not isinstance(operator.spec, specs.JoinSpec) or not all(number in self.steps for number, _ in beside):
+            return False
+        steps = sorted({self.steps[number] for number, _ in beside}, key=lambda each: each.leader)
+        names: list[str] = []
+        picked: list[list[int]] = [[] for _ in steps]
+        for name in ports[0][1].spread:
+            parts = [self._part(step, beside, name) for step in steps]
+            found = [part for part in parts if part is not None]
+            if len(found) == len(steps):
+                names.append(name)
+                for part, taken in zip(found, picked, strict=True):
+                    taken.append(part)
+        if not names or not all(map(self._may_pick, steps, picked)):
+            return False
+        first, *others = steps
+        for step, taken in zip(steps, picked, strict=True):
+            step.pick(taken)
+        for step in others:
+            first.keys |= step.keys
+            first.spreads |= step.spreads
+            self.steps |= dict.fromkeys(step.keys, first)
+        self.steps[operator.number] = first
+        first.keys[operator.number] = [self._made(operator, name) for name in names]
+        first.spreads |= {(operator.number, port.side): names for _, port in ports}
+        return True
+
+    def _part(self, step: _Step, beside: Sequence[tuple[int, Port]], name: str) -> int | None:
+        """Which part of what a step goes by a column is, of those that its kernels send."""
+        sent = [(number, dict(port.columns)[name]) for number, port in beside if self.steps[number] is step]
+        parts = range(len(step.keys[step.leader]))
+        return next((part for part in parts if all(here in step.keys[number][part] for number, here in sent)), None)
+
+    def _may_pick(self, step: _Step, parts: Sequence[int]) -> bool:
+        """Whether a step may go by these parts alone.
+
+        By fewer values, rows may lie less evenly. That is no loss where as many rows come as go on to the join, which has them by
+        these values anyway; unless those are of windows alone, of which one at a time has rows.
+        """
+        if len(set(parts)) == len(step.keys[step.leader]):
+            return True
+        texts = [
+            self.words.taken(number, names[part], side)
+            for (number, side), names in step.spreads.items()
+            for part in parts
+        ]
+        return all(map(self._sends_as_many, step.keys)) and not all(spoken(text) in WINDOW_COLUMNS for text in texts)
+
+    def _sends_as_many(self, number: int) -> bool:
+        """Whether a kernel sends about as many rows as come: a sum gets sums where that is less."""
+        match self.specs[number]:
+            case specs.Changelog():
+                return True
+            case specs.Reduce(measures=measures, insert_only=insert_only):
+                return all(each.is_linear(insert_only) for each in measures)
+            case _:
+                return False
 
     def _made(self, operator: Operator, name: str) -> set[str]:
         """The columns of a kernel's rows that hold a column of its key."""
         match operator.spec:
+            case specs.Changelog(values=values):
+                (_, port), *_ = self.words.ports_to(operator.number)
+                return {dict(port.columns)[name]} & set(values)
             case specs.Reduce(keys=keys) | specs.Session(keys=keys) | specs.Groups(keys=keys):
                 return {name} & set(keys)
             case (
@@ -107,15 +190,23 @@ class _Steps:
                 found |= {each for each in columns if self.words.taken(operator.number, each, side) == key}
         return found
 
-    def ports(self, ports: tuple[Port, ...]) -> tuple[Port, ...]:
-        return tuple(map(self._port, ports))
+    def led_by(self, number: int) -> int | None:
+        """Who leads the step of a kernel that does not lead its own."""
+        step = self.steps.get(number)
+        return None if step is None or step.leader == number else step.leader
 
-    def _port(self, port: Port) -> Port:
+    def ports(self, maker: Feed | Operator) -> tuple[Port, ...]:
+        """The ports of who makes rows, once all kernels have their places."""
+        return tuple(self._port(maker.number, port) for port in maker.ports)
+
+    def _port(self, maker: int, port: Port) -> Port:
         if port.stage == SINK:
             return port
         port = replace(port, stage=self.stages[port.target])
-        near = port.target in self.leaders or port.target in self.passing
-        if near:
+        step = self.steps.get(port.target)
+        if step is None or step is self.steps.get(maker):
             return replace(port, spread=(), buckets=1, first=None)
         spec = self.specs[port.target]
-        return replace(port, sums=spec) if isinstance(spec, specs.Reduce) else port
+        spread = tuple(step.spreads[port.target, port.side])
+        sums = spec if isinstance(spec, specs.Reduce) else None
+        return replace(port, spread=spread, step=self.led_by(port.target), sums=sums)

@@ -60,6 +60,8 @@ class Port:
     late: bool = False
     """Takes the rows that admission rejects as late, and no others."""
     side: int = 0
+    step: int | None = None
+    """Who leads the step that its target runs in, if not the target itself; see :mod:`millstream.plan.fuse`."""
     computed: tuple[Computed, ...] = ()
     unread: Output | None = None
     """The view whose rows these are, if nobody gets them: they are computed, and stay where they are."""
@@ -67,6 +69,11 @@ class Port:
     """What its target adds up, if rows go there by a shuffle: it may be sent sums in place of rows."""
     first: Top | None = None
     """Who takes them wants the first alone, and nothing is taken back: what cannot be among them need not be sent."""
+
+    @property
+    def leader(self) -> int:
+        """Whose buckets they go to."""
+        return self.target if self.step is None else self.step
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,11 @@ class Measure:
     fraction: float = 0.0
     """Which percentile, between 0 and 1."""
 
+    def is_linear(self, insert_only: bool) -> bool:
+        """Whether columns that add up are enough."""
+        extremes = insert_only and self.function in ("min", "max")
+        return self.function in ("count", "count_distinct", "sum", "avg") or extremes
+
 
 @dataclass(frozen=True, slots=True)
 class Horizon:

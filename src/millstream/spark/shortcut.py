@@ -34,6 +34,7 @@ CHUNK = {
     "_bucket": pa.int32(),
     "_kind": pa.int32(),
     "_data": pa.binary(),
+    "_leader": pa.int32(),
 }
 RAW = {
     "key": pa.binary(),
@@ -48,7 +49,7 @@ _UTC = ("UTC", "Etc/UTC", "Z", "GMT", "+00:00")
 _PIECE = 1 << 30  # bytes; Arrow cannot join twice as many
 SCHEMA = pa.schema([*CHUNK.items(), *RAW.items()])
 DDL = (
-    "_stage int, _target int, _bucket int, _kind int, _data binary, key binary, value binary, topic string,"
+    "_stage int, _target int, _bucket int, _kind int, _data binary, _leader int, key binary, value binary, topic string,"
     " partition int, offset long, timestamp timestamp, append_time timestamp"
 )
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 # Nothing heavy is imported above: Spark starts one more Python for each stage of a query that only wants to know the names
 # of its state, and it would load Arrow and Polars for nothing. Rows, not pandas: chunks are few, and pandas is slow to load.
 
-_COLUMNS = "stage int, target int, bucket int, kind int, data binary"
+_COLUMNS = "stage int, target int, bucket int, kind int, data binary, leader int"
 _BURST = 256
 """Calls for state on their way at once: requests, or their answers, must find room while the other side is busy."""
 
@@ -41,7 +41,7 @@ def pack(frame: DataFrame, host: Host) -> DataFrame:
 
 def stage(frame: DataFrame, host: Host, number: int) -> DataFrame:
     """Run one stage over chunks: with state between batches if the frame is a stream, from nothing if it is not."""
-    groups = frame.groupBy("target", "bucket")
+    groups = frame.groupBy("leader", "bucket")
     if frame.isStreaming:
         return groups.transformWithState(Stage(host, number), _COLUMNS, "append", "none")
     return groups.applyInArrow(_batch_stage(host, number), _COLUMNS)
@@ -204,7 +204,7 @@ def _chunks(rows: Iterable[Sequence[Any]]) -> list[Chunk]:
     from millstream.kernel.aside import taken_up
     from millstream.kernel.chunk import Chunk
 
-    return [taken_up(Chunk(stage, target, bucket, kind, bytes(data))) for stage, target, bucket, kind, data in rows]
+    return [taken_up(Chunk(*row)._replace(data=bytes(row[4]))) for row in rows]
 
 
 def _to_arrow(host: Host, chunks: list[Chunk]) -> pa.RecordBatch:
