@@ -163,6 +163,7 @@ def test_a_query_can_be_explained(shop: Path, capfd: pytest.CaptureFixture[str])
         code, out, _ = ran(capfd, "shop.sql", "-c", f"EXPLAIN {what}")
         assert code == 0
         assert "keeps    one row for each page: count(*)" in out
+        assert "stored   nowhere: only its changes go on, a row known by page" in out
 
 
 def test_nothing_is_left_of_it_and_the_log_is_as_it_was(shop: Path, capfd: pytest.CaptureFixture[str]) -> None:

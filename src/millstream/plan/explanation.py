@@ -193,7 +193,7 @@ def _of_view(view: ViewStep, arrows: list[Arrow]) -> Iterator[str]:
     if view.computes:
         yield f"takes    {', '.join(view.computes)} (Spark SQL, before the sink)"
     if view.to == NOWHERE:
-        yield f"stored   nowhere: only its changes go to its sinks, a row known by {view.key}"
+        yield f"stored   nowhere: only its changes go on, a row known by {view.key}"
     else:
         yield f"stored   in {view.to}, a row known by {view.key}"
     if view.unbounded:

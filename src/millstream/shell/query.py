@@ -28,6 +28,8 @@ from millstream.log.sqlite import SqliteLog
 from millstream.outlet.call import Change
 from millstream.pipeline import Pipeline
 from millstream.plan.chain import ORIGIN, ViewPlan, build_chain
+from millstream.plan.explain import explain
+from millstream.plan.explanation import Explanation
 from millstream.plan.expression import plain_column
 from millstream.plan.nodes import Emit, Node, Select, Source, Top, sources_of
 from millstream.plan.relation import Relation
@@ -88,6 +90,12 @@ class Query:
                 .schema
             )
         return None
+
+    def explained(self) -> Explanation:
+        """What is computed for it and what that keeps; its rows are kept nowhere."""
+        shown = copy(self.pipeline)
+        shown.views = {_RESULT: replace(self.view, kept=False)}
+        return explain(shown)
 
     def follow(self, told: Callable[[Sequence[Signed]], None], stop: threading.Event) -> None:
         """Tell what is there, then every change, until ``stop`` is set; each time what goes before what comes.

@@ -12,7 +12,6 @@ import pyarrow as pa
 from millstream.errors import PlanError
 from millstream.log import open_log
 from millstream.pipeline import Pipeline
-from millstream.plan.explain import explain
 from millstream.plan.nodes import Source
 from millstream.plan.place import said_at
 from millstream.plan.relation import Relation
@@ -204,7 +203,7 @@ class Session:
             name, relation = self._named(reader)
             emit = self.pipeline.views[name].emit if name in self.pipeline.views else "changes"
             query = Query(self.pipeline, relation, emit)
-        return Said(str(explain(query.pipeline)))
+        return Said(str(query.explained()))
 
 
 def _rows(columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> Rows:
