@@ -381,9 +381,7 @@ def test_a_view_that_is_kept_nowhere_says_so() -> None:
     pipeline = Pipeline("passing", to="sqlite:views.db")
     pipeline.view("v", pipeline.stream("s", "k long"), to="nowhere")
     found = explain(pipeline)
-    assert "stored   nowhere: only its changes go on, a row known by topic, partition and offset" in str(
-        found
-    )
+    assert "stored   nowhere: only its changes go on, a row known by topic, partition and offset" in str(found)
     assert "kept nowhere" in svg(found)
     assert "views.db" not in str(found) + svg(found)
 
