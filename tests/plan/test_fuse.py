@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from millstream import Relation, rows, span, tumbling
+from millstream import Pipeline, Relation, rows, span, tumbling
 from millstream.plan import chain as chains
 from millstream.plan.chain import Chain, ViewPlan, build_chain
 from millstream.plan.explain import explain_chain
 from millstream.plan.facts import has_window
 from millstream.plan.layout import layout
+from millstream.plan.spec import Reduce
 from tests.kernel.random_plan import Run, condition, random_records, random_relation, sources
 
 SEEDS = 25
@@ -131,6 +132,9 @@ MEET: dict[str, Relation] = {
 ALONE: dict[str, Relation] = {
     "windows alone": STARTS.join(ENDS, "window_start = ws"),
     "a part of what is first": A.top(1, by="v", per=("k", "g")).join(PER_J, "k = j"),
+    "a part of what is first, twice": A.top(1, by="v", per=("k", "g")).join(
+        PAIRS.select("k AS j", "l"), "k = j AND k = l"
+    ),
     "a part of what does not add up": A.group_by("k", "g").agg(n="median(v)").join(PER_J, "k = j"),
     "a key that is computed": PER_K.join(PER_J, "k + 1 = j"),
     "a value, not a key": PER_K.join(PER_J, "n = m"),
@@ -151,6 +155,8 @@ def test_a_join_runs_beside_its_sides(name: str) -> None:
         for port in maker.ports:
             if port.target in {each.number for each in kernels} and maker not in kernels:
                 assert (port.leader, port.buckets) == (join.step, 4)
+                spec = next(each.spec for each in kernels if each.number == port.target)
+                assert port.sums == (spec if isinstance(spec, Reduce) else None)
     for seed in range(4):
         assert check(Random(seed), [MEET[name]])
 
@@ -180,6 +186,14 @@ def test_sides_that_come_one_stage_apart_meet_in_the_later_one() -> None:
     made = fused(PER_K.group_by("n").agg(c="count(*)").join(PER_J, "n = j"))
     assert [(each.stage, each.step) for each in made.operators] == [(1, None), (2, None), (1, None), (2, 2)]
     assert made.operators[2].ports[0].leader == made.operators[1].number
+
+
+def test_a_table_is_spread_by_the_part_of_its_key_that_a_join_is_on() -> None:
+    pipeline = Pipeline("p")
+    prices = pipeline.table("prices", "item long, shop string, price double", key=("item", "shop"))
+    made = fused(pipeline.stream("sales", "item long").select("item AS i").join(prices, "i = item", latest=True))
+    assert {each.stage for each in made.operators} == {1}
+    assert {port.spread for feed in made.feeds for port in feed.ports} == {("item",), ("_k0",)}
 
 
 def test_a_second_join_on_another_key_is_in_the_next_stage() -> None:

@@ -1,6 +1,6 @@
 """The host of kernels, without Spark: chunks in, chunks out, state in a store.
 
-Whoever brings the chunks of one (kernel, bucket) together and offers a :class:`~millstream.kernel.state.Store` can host a
+Whoever brings the chunks of one (leader, bucket) together and offers a :class:`~millstream.kernel.state.Store` can host a
 chain: Spark's ``transformWithState`` does it for streams, a grouped map for batches, a loop for tests.
 """
 

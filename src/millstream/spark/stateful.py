@@ -1,7 +1,7 @@
 """Spark hosts the kernels: ``transformWithState`` for streams, a grouped map for batches.
 
 This is the only place that knows which of Spark's interfaces carries a stage. Rows are chunks
-(:mod:`millstream.kernel.chunk`); a group is one bucket of one kernel; its state is one value, the meta blob, and one map, the
+(:mod:`millstream.kernel.chunk`); a group is one bucket of one step; its state is one value, the meta blob, and one map, the
 segments. Each call for state is a round trip between two processes.
 """
 
@@ -118,7 +118,7 @@ class Stage(StatefulProcessor):
         rows: Iterator[Row],
         timerValues: Any,  # noqa: ARG002, N803
     ) -> Iterator[Row]:
-        """Run one bucket of one kernel."""
+        """Run one bucket of one step."""
         from millstream.kernel.aside import lay_aside
 
         failpoint("stage.before_bucket")
@@ -204,7 +204,10 @@ def _chunks(rows: Iterable[Sequence[Any]]) -> list[Chunk]:
     from millstream.kernel.aside import taken_up
     from millstream.kernel.chunk import Chunk
 
-    return [taken_up(Chunk(*row)._replace(data=bytes(row[4]))) for row in rows]
+    return [
+        taken_up(Chunk(stage, target, bucket, kind, bytes(data), leader))
+        for stage, target, bucket, kind, data, leader in rows
+    ]
 
 
 def _to_arrow(host: Host, chunks: list[Chunk]) -> pa.RecordBatch:

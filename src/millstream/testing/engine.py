@@ -43,7 +43,7 @@ class Planned(msgspec.Struct):
 
 
 class Stored(msgspec.Struct):
-    """What is known after a batch: what it read, and the state of every bucket (stage, target, bucket, meta, segments)."""
+    """What is known after a batch: what it read, and the state of every bucket (stage, leader, bucket, meta, segments)."""
 
     batch: int = -1
     ends: Offsets = {}
