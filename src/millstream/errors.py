@@ -45,14 +45,16 @@ unless ``--debug``.
 
 from __future__ import annotations
 
+from millstream.printable import printable
+
 
 class MillstreamError(Exception):
-    """The one class to catch; ``hint`` says what to do next."""
+    """The one class to catch; ``hint`` says what to do next. Both are printable, whatever they cite."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
+        self.message = printable(message, lines=True)
+        self.hint = printable(hint, lines=True)
+        super().__init__(self.message)
 
     def __str__(self) -> str:
         return f"{self.message}\n  hint: {self.hint}" if self.hint else self.message

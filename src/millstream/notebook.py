@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from html import escape
+from html import escape as as_html
 from typing import Any, Protocol
 
 from millstream.errors import MillstreamError, UnknownView
@@ -17,6 +17,7 @@ from millstream.kernel.admit import HEARTBEAT_KEY
 from millstream.log import Log, open_log
 from millstream.plan.nodes import Emit, Node, Source, sources_of
 from millstream.plan.schema import format_duration
+from millstream.printable import printable
 from millstream.sink import Store, open_store
 from millstream.sink.contract import ViewInfo
 from millstream.sink.file import quote
@@ -176,6 +177,11 @@ def _columns(source: Source) -> str:
 
 def _plain(data: bytes | None) -> str | None:
     return None if data is None else data.decode("utf-8", "replace")
+
+
+def escape(text: str) -> str:
+    """Text for HTML: no markup, and nothing that a reader obeys."""
+    return as_html(printable(text, lines=True))
 
 
 def _title(kind: str, name: str, more: str = "") -> str:

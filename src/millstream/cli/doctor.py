@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 
 import click
-from rich.markup import escape
+from rich.text import Text
 
 from millstream.cli.output import json_option, log_option, settings, stderr, stdout, to_json
 
@@ -41,10 +41,10 @@ def command(quick: bool, views: str | None, log_url: str | None, as_json: bool) 
             found.append(check)
             status.update(f"looked at {check.name}…")
             if not as_json:
-                mark = "[green]ok[/]  " if check.ok else "[red]bad[/] "
-                stdout().print(mark, escape(f"{check.name}: {check.found}"), soft_wrap=True)
+                mark = Text("ok  ", "green") if check.ok else Text("bad ", "red")
+                stdout().print(mark, f"{check.name}: {check.found}", soft_wrap=True)
                 if check.hint:
-                    stdout().print(f"      → {check.hint}", soft_wrap=True, markup=False)
+                    stdout().print(f"      → {check.hint}", soft_wrap=True)
     if as_json:
         click.echo(to_json([asdict(check) for check in found]))
     return 0 if all(check.ok for check in found) else 1

@@ -8,6 +8,7 @@ import click
 
 from millstream.cli.output import json_option, opened_pipeline, stderr, to_json
 from millstream.errors import ConfigError
+from millstream.printable import printable
 
 
 @click.command("explain")
@@ -41,8 +42,8 @@ def command(file: str, view: str | None, svg: str | None, as_json: bool) -> None
             raise ConfigError(
                 f"--svg {svg}: {error.strerror}", hint="name a file in a folder that can be written"
             ) from error
-        stderr().print(f"wrote {svg}", soft_wrap=True, markup=False)
+        stderr().print(f"wrote {svg}", soft_wrap=True)
     if as_json:
         click.echo(to_json(explanation))
     elif svg is None:
-        click.echo(str(explanation))
+        click.echo(printable(str(explanation), lines=True))

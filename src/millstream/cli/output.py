@@ -11,18 +11,20 @@ from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import click
 import msgspec
 from rich.console import Console
-from rich.markup import escape
+from rich.status import Status
 from rich.table import Table
+from rich.text import Text
 
 from millstream import config
 from millstream.errors import ConfigError, MillstreamError
 from millstream.event import Record
 from millstream.log import Log, open_log
+from millstream.printable import printable, printable_json
 
 if TYPE_CHECKING:
     from millstream.pipeline import Pipeline
@@ -31,22 +33,40 @@ F = TypeVar("F", bound=Callable[..., Any])
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
-def stdout() -> Console:
+class Screen(Console):
+    """A console to which text is text: rich reads no markup in it, and a terminal has nothing in it to obey.
+
+    What is to be styled is a :class:`~rich.text.Text`, made of printable text.
+    """
+
+    def __init__(self, file: TextIO) -> None:
+        super().__init__(file=file, highlight=False, markup=False, emoji=False)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Rich asks here for whatever it is given as text: lines, cells, headings, titles."""
+        return super().render_str(printable(text, lines=True), **options)
+
+    def status(self, status: Any, **options: Any) -> Status:
+        """A spinner beside a text, in which rich would read markup whatever the console."""
+        return super().status(Text(printable(str(status))), **options)
+
+
+def stdout() -> Screen:
     """The console for results; ``NO_COLOR`` and pipes turn colours off."""
-    return Console(file=sys.stdout, highlight=False)
+    return Screen(sys.stdout)
 
 
-def stderr() -> Console:
+def stderr() -> Screen:
     """The console for everything else."""
-    return Console(file=sys.stderr, highlight=False)
+    return Screen(sys.stderr)
 
 
 def complain(error: MillstreamError) -> None:
     """Say what went wrong, and what to do about it."""
     console = stderr()
-    console.print(f"[bold red]error:[/] {escape(error.message)}", highlight=False, soft_wrap=True)
+    console.print(Text.assemble(("error:", "bold red"), " ", error.message), soft_wrap=True)
     if error.hint:
-        console.print(f" [bold]hint:[/] {escape(error.hint)}", highlight=False, soft_wrap=True)
+        console.print(Text.assemble((" hint:", "bold"), " ", error.hint), soft_wrap=True)
 
 
 def json_option(function: F) -> F:
@@ -161,14 +181,14 @@ def show(rows: Sequence[Any], columns: Mapping[str, str], *, as_json: bool, empt
     table = Table(box=None, pad_edge=False, header_style="bold")
     for field, heading in columns.items():
         number = all(isinstance(row[field], int | float) and not isinstance(row[field], bool) for row in dicts)
-        table.add_column(heading, justify="right" if number else "left", overflow="fold")
+        table.add_column(printable(heading), justify="right" if number else "left", overflow="fold")
     for row in dicts:
         table.add_row(*(cell(row[field]) for field in columns))
     stdout().print(table)
 
 
 def cell(value: Any) -> str:
-    """A value for people."""
+    """A value for people, on one line."""
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -179,7 +199,7 @@ def cell(value: Any) -> str:
         return f"{value:,.1f}"
     if isinstance(value, int):
         return f"{value:,}"
-    return str(value)
+    return printable(str(value))
 
 
 def span(value: timedelta) -> str:
@@ -197,12 +217,12 @@ def span(value: timedelta) -> str:
 
 def to_json(value: Any) -> str:
     """JSON with times as ISO 8601 and spans as seconds."""
-    return msgspec.json.format(msgspec.json.encode(_plain(value)), indent=2).decode()
+    return printable_json(msgspec.json.format(msgspec.json.encode(_plain(value)), indent=2).decode())
 
 
 def json_line(value: Any) -> str:
     """JSON on one line."""
-    return msgspec.json.encode(_plain(value)).decode()
+    return printable_json(msgspec.json.encode(_plain(value)).decode())
 
 
 def _plain(value: Any) -> Any:
@@ -221,7 +241,7 @@ def readable(data: bytes | None) -> Any:
         return None
     try:
         return msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass
     try:
         return data.decode()

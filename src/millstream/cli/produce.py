@@ -51,7 +51,11 @@ def command(
     begun = time.monotonic()
     skipped = number = 0
     quiet = not sys.stderr.isatty()
-    columns = (SpinnerColumn(), TextColumn("{task.description} {task.completed:,.0f} events"), TimeElapsedColumn())
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description} {task.completed:,.0f} events", markup=False),
+        TimeElapsedColumn(),
+    )
     with (
         opened(log_url, create=False) as log,
         Producer(log, topic, Buffer(capacity=50_000)) as producer,

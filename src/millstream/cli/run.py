@@ -28,6 +28,7 @@ from millstream.cli.output import (
     stderr,
 )
 from millstream.pipeline import Pipeline
+from millstream.printable import printable
 
 if TYPE_CHECKING:
     from millstream.runtime.batch import Bound
@@ -224,7 +225,7 @@ def _waiting(pipeline: Pipeline) -> str:
 
 def _table(facts: dict[str, Any]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", title=facts["pipeline"], title_justify="left")
-    table.caption, table.caption_justify = facts["waiting"] or None, "left"
+    table.caption, table.caption_justify = printable(facts["waiting"]) or None, "left"
     for heading in COLUMNS.values():
         table.add_column(heading, justify="right")
     table.add_row(*(_cell(facts[name]) for name in COLUMNS))
@@ -233,7 +234,7 @@ def _table(facts: dict[str, Any]) -> Table:
 
 def _line(facts: dict[str, Any]) -> str:
     if facts["waiting"]:
-        return f"{facts['pipeline']}: waiting for {facts['waiting']}"
+        return f"{facts['pipeline']}: waiting for {printable(facts['waiting'])}"
     return f"{facts['pipeline']}: " + ", ".join(
         f"{heading.lower()} {_cell(facts[name])}" for name, heading in COLUMNS.items()
     )

@@ -25,6 +25,7 @@ from millstream.cli.output import (
 )
 from millstream.cli.run import stopping
 from millstream.errors import MillstreamError
+from millstream.printable import printable
 
 if TYPE_CHECKING:
     from millstream.shell.query import Query, Signed
@@ -143,10 +144,10 @@ class _Screen:
         elif result.done:
             self._note(result.text)
         else:
-            click.echo(result.text)
+            click.echo(printable(result.text, lines=True))
 
     def _note(self, text: str) -> None:
-        stderr().print(text, highlight=False, markup=False, soft_wrap=True)
+        stderr().print(text, highlight=False, soft_wrap=True)
 
     def _follow(self, query: Query) -> None:
         told = self._json if self.as_json else _lines(query.view.columns, self.limit, self._note)

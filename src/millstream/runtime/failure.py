@@ -25,10 +25,12 @@ from millstream.spark.records import batch_records
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_OURS = re.compile(r"millstream\.errors\.(\w+): (.+?)(?:\n\s*hint: (.+?))?(?:\n|$)")
+_OURS = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+millstream\.errors\.(\w+): (.+)")
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_.]+)\] (.+)")
 _OF_THE_DATA = re.compile(r"SQLSTATE: (22|38|39|P0)")
 """Spark's states for values that an expression cannot take, and for functions of the user's that raise."""
+_VALUE = re.compile(r"SQLSTATE: 22")
+_HINT = "nothing of the batch was written; run it with --debug for Spark's own account"
 
 
 def explain(
@@ -38,19 +40,31 @@ def explain(
     if isinstance(error, MillstreamError):
         return error
     text = str(error)
-    if ours := _OURS.search(text):
-        kind = getattr(errors, ours[1], SparkError)
-        if kind is not errors.OffsetOutOfRange:  # which wants more than a message
-            explained: MillstreamError = kind(f"pipeline {pipeline.name}: {ours[2]}", hint=ours[3] or "")
-            return explained
+    if ours := ours_in(text):
+        kind, message = ours
+        return kind(f"pipeline {pipeline.name}: {message}", hint=_HINT)
     if _OF_THE_DATA.search(text):
         found = _culprit(spark, pipeline, chain, position)
         if found is not None:
             return found
     return SparkError(
         f"pipeline {pipeline.name} stopped: {cause_of(text)}",
-        hint="nothing of the batch was written; run it with --debug for Spark's own account",
+        hint=_HINT,
     )
+
+
+def ours_in(text: str) -> tuple[type[MillstreamError], str] | None:
+    """The error of ours that a Python process of Spark's raised, and its message.
+
+    Values of records stand in such texts too. So it counts only as the line after the frames of a stack, never in what Spark says
+    of a value; and its hint, which is to be followed, is not taken from there.
+    """
+    for name, message in _OURS.findall(text) if not _VALUE.search(text) else ():
+        kind = getattr(errors, name, None)
+        # OffsetOutOfRange wants more than a message
+        if isinstance(kind, type) and issubclass(kind, MillstreamError) and kind is not errors.OffsetOutOfRange:
+            return kind, message
+    return None
 
 
 def cause_of(text: str) -> str:

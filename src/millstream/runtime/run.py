@@ -48,6 +48,7 @@ from millstream.runtime.heartbeat import Heartbeats, finished_offsets
 from millstream.runtime.history import check_history
 from millstream.runtime.moved import settle
 from millstream.runtime.places import before_of, claimed, clear_outlets, finish_exchange, first_rows, open_outlets
+from millstream.runtime.report import guarded
 from millstream.runtime.sending import Patience, Sender, epoch_after
 from millstream.sink.beside import NEXT
 from millstream.spark import shortcut
@@ -132,13 +133,14 @@ def run(
 ) -> Progress:
     """Run a pipeline until ``stop`` is set, or with ``once`` until it has caught up; give the last progress.
 
-    A session that is passed in is used and never stopped. ``progress`` is called after every batch, from another thread.
+    A session that is passed in is used and never stopped. ``progress`` is called after every batch, from another thread; what it
+    raises is logged and does not end the run.
     """
     limit = RATE_LIMIT if rate_limit is None else rate_limit
     options = Options(once or close, close, parse_duration(interval), limit, takeover, rebuild, beside, heartbeats)
     if limit < 1:
         raise ConfigError(f"rate_limit: found {rate_limit}, expected at least 1")
-    return _Run(pipeline, options, progress or (lambda _: None), stop or threading.Event()).run(spark)
+    return _Run(pipeline, options, guarded(progress), stop or threading.Event()).run(spark)
 
 
 class _Run:
