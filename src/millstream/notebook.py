@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 from millstream.errors import MillstreamError, UnknownView
 from millstream.event import Record
-from millstream.kernel.admit import HEARTBEAT_KEY
 from millstream.log import Log, open_log
+from millstream.log.heartbeat import read_heartbeat
 from millstream.plan.nodes import Emit, Node, Source, sources_of
 from millstream.plan.schema import format_duration
 from millstream.printable import printable
@@ -140,7 +140,7 @@ def _newest(log: Log, topic: str) -> tuple[int, list[Record]]:
     for partition, bound in log.bounds(topic).items():
         count += bound.end - bound.start
         found += log.read(topic, partition, max(bound.start, bound.end - _RECORDS), _RECORDS)
-    real = [record for record in found if not (record.key or b"").startswith(HEARTBEAT_KEY.encode())]
+    real = [record for record in found if not read_heartbeat(record.key, record.value)]
     return count, sorted(real, key=lambda record: (record.appended, record.offset), reverse=True)[:_RECORDS]
 
 

@@ -185,6 +185,18 @@ class LogContract:
             log.append(topic, [Event(b"small"), Event(b"x" * 2000)])
         assert read_all(log, topic) == []
 
+    def test_keys_of_heartbeats_are_refused_with_their_whole_batch(self, log: Log, topic: str) -> None:
+        bad = Event(b"{}", b"millstream.heartbeat.5")
+        with pytest.raises(BadEvent, match="reserved for heartbeats") as raised:
+            log.append(topic, [*events("fine"), bad])
+        assert "another beginning" in raised.value.hint
+        producer = Producer(log, topic)
+        producer.send(Event(b"good", b"millstream.heartbeats-report"))
+        producer.send(bad)
+        with pytest.raises(BadEvent, match="reserved for heartbeats"):
+            producer.close()
+        assert values(read_all(log, topic)) == ["good"]
+
     def test_a_compacted_topic_needs_keys(self, log: Log) -> None:
         topic = log.create_topic(name(), 1, TopicSettings(cleanup="compact")).name
         with pytest.raises(BadEvent, match="no key"):

@@ -16,7 +16,7 @@ from typing import Any
 
 from tests.kernel.local import Rec, hashable
 
-from millstream.kernel.state import NEVER
+from millstream.kernel.state import FOREVER, NEVER
 from millstream.plan.chain import micros
 from millstream.plan.nodes import Aggregation, Source
 from millstream.plan.spec import Measure
@@ -175,6 +175,8 @@ class Partition:
         repeated = self._is_repeated(record)
         time = self.source.time
         if record.beat is not None:
+            if time is not None and record.append + micros(time.ahead) < record.beat < FOREVER:
+                return "future", met
             if time is not None:
                 self.watermark = max(met, record.beat)
             return "heartbeat", met

@@ -182,6 +182,12 @@ def test_a_heartbeat_makes_what_is_below_it_late_and_an_ignored_one_nothing() ->
         assert reasons(batches, source_of(numbered=False)) == ["admitted", reason]
 
 
+def test_a_heartbeat_from_the_future_is_refused_like_a_record_and_moves_nothing() -> None:
+    local = running(source_of(numbered=False))
+    local.batch([rec(0, 100), Rec(0, 0, 1, 100 * SECOND, beat=3_701 * SECOND), rec(2, 150)])
+    assert [verdicts_of(local)[0, offset] for offset in range(3)] == ["admitted", "future", "admitted"]
+
+
 def test_one_partition_does_not_make_another_late() -> None:
     batches = [[rec(0, 1_000, partition=0)], [rec(0, 5, partition=1)]]
     assert reasons(batches, source_of(numbered=False)) == ["admitted", "admitted"]

@@ -12,7 +12,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from millstream import Clock, Pipeline
-from millstream.kernel.admit import HEARTBEAT_KEY
 from millstream.kernel.chunk import Kind, from_bytes
 from millstream.kernel.decode import Decoder, Records
 from millstream.kernel.host import Host
@@ -46,11 +45,12 @@ def test_records_of_plain_types_are_packed_and_the_odd_one_is_left() -> None:
     assert rows.select("k", "v", "_offset").rows() == [(1, 2, 0), (None, 5, 4)]
 
 
-def test_a_heartbeat_is_left_however_good_its_value_looks() -> None:
-    keys = [b"1", f"{HEARTBEAT_KEY}.0".encode(), None]
-    frames, left = packed(decoder(), records(*[b'{"k": 1}'] * 3, keys=keys))
+def test_a_heartbeat_is_left_and_what_only_has_a_key_like_one_is_not() -> None:
+    keys = [b"1", b"millstream.heartbeat.0", b"millstream.heartbeat.0", b"millstream.heartbeat.x", None]
+    beat = b'{"time":5,"pipeline":"p"}'
+    frames, left = packed(decoder(), records(b'{"k": 1}', beat, b'{"k": 1}', beat, beat, keys=keys))
     assert left == [1]
-    assert frames[0]["_offset"].to_list() == [0, 2]
+    assert frames[0]["_offset"].to_list() == [0, 2, 3, 4]
 
 
 def test_a_stream_with_event_time_goes_to_admission_with_its_time() -> None:

@@ -19,11 +19,12 @@ from hypothesis import strategies as st
 
 from millstream import Pipeline, Record, tumbling
 from millstream.kernel import partial
-from millstream.kernel.admit import HEARTBEAT_KEY, Count
+from millstream.kernel.admit import Count
 from millstream.kernel.chunk import Chunk, Kind, from_bytes, read_mark
 from millstream.kernel.decode import Decoder, FeedDecoder
 from millstream.kernel.host import Host
 from millstream.kernel.state import NEVER, Memory
+from millstream.log.heartbeat import PREFIX
 from millstream.plan.chain import ADMIT, SINK
 from millstream.runtime.begin import chain_of
 from millstream.testing.leftover import judge, to_records
@@ -54,7 +55,7 @@ def pieces(draw: st.DrawFn) -> list[list[list[Record]]]:
                 kind = draw(st.sampled_from(["good"] * 8 + ["beat", "bad", "far"]))
                 key, value = None, b'{"k": %d, "at": "1970-01-01T00:00:%02dZ"}' % (second % 3, second)
                 if kind == "beat":
-                    key, value = f"{HEARTBEAT_KEY}.0".encode(), b'{"time": %d}' % (second * _SECOND)
+                    key, value = PREFIX + b"0", b'{"time":%d,"pipeline":null}' % (second * _SECOND)
                 elif kind == "bad":
                     value = b'{"k": true}'
                 elif kind == "far":

@@ -91,7 +91,7 @@ MUTANTS = [
     Mutant("the delay counts twice", admit.judge, "times - micros(time.delay)", "times - 2 * micros(time.delay)", verdicts),
     Mutant("the future moves the watermark", admit.judge, "np.where(codes == ADMITTED, times", "np.where(codes != DUPLICATE, times", verdicts),
     Mutant("lateness is not allowed", admit.judge, "met - micros(time.lateness)", "met", corrected),
-    Mutant("heartbeats are not heard", admit.judge, "np.where(beat, rows", "np.where(beat & False, rows", verdicts),
+    Mutant("heartbeats are not heard", admit.judge, "np.where(beat, beats", "np.where(beat & False, beats", verdicts),
     Mutant("what is malformed moves the watermark", admit.judge, "raised = np.where(bad, NEVER, raised)", "pass", verdicts, seed=6),
     Mutant("the last number again is no repeat", admit.judge, "numbers <= seen", "numbers < seen", verdicts),
     Mutant("every batch starts without a watermark", admit.admit, 'before = meta.facts.get("watermark", NEVER)', "before = NEVER", verdicts),

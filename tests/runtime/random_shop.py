@@ -216,7 +216,7 @@ def expected(
 def decoded(record: Record, source: Source, pipeline: str) -> Rec:
     """A record as admission takes it."""
     made = Rec(0, record.partition, record.offset, record.appended * 1000)
-    if record.key is not None and record.key.startswith(b"millstream.heartbeat"):
+    if record.key is not None and record.key.startswith(b"millstream.heartbeat."):
         beat = json.loads(record.value or b"{}")
         ours = beat["pipeline"] in (None, pipeline)
         made.beat = NEVER if not ours else (1 << 62) if beat["time"] is None else beat["time"]

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import threading
+from collections import Counter
 from datetime import UTC, datetime, timedelta
+from itertools import product, starmap
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from millstream.event import Event
+from millstream.kernel.admit import IGNORED, beat_of
+from millstream.kernel.state import FOREVER
 from millstream.log import open_log
+from millstream.log.heartbeat import PREFIX, heartbeat_sql, read_heartbeat
 from millstream.log.partitioner import partition_of
 from millstream.pipeline import Pipeline
 from millstream.plan.nodes import EventTime
@@ -18,6 +23,7 @@ from millstream.plan.relation import tumbling
 from millstream.runtime.heartbeat import Quiet, due
 from millstream.runtime.run import Progress, run
 from millstream.runtime.verify import verify
+from millstream.sink import open_store
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 KEY = next(key for key in (b"%d" % number for number in range(9)) if partition_of(key, 2) == 0)
@@ -54,6 +60,67 @@ def test_a_silent_partition_gets_a_heartbeat_a_batch_and_windows_close(spark: Sp
         assert log.bounds("ticks")[1].end <= len(closed) + 1
     verified = verify(made, spark=spark)
     assert verified.equal, verified
+
+
+def test_only_a_heartbeat_of_exactly_our_form_is_one_and_every_record_is_counted(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    made = Pipeline(
+        "exact",
+        log=f"sqlite:{tmp_path / 'log.db'}",
+        to=f"sqlite:{tmp_path / 'views.db'}",
+        checkpoint=str(tmp_path / "check"),
+        buckets=1,
+    )
+    ticks = made.stream("ticks", "at timestamp", time="at")
+    names = made.table("names", "id string, name string", key="id")
+    made.view("counted", ticks.group_by().agg(n="count(*)"))
+    made.view("named", names)
+
+    def tick(second: int) -> bytes:
+        return json.dumps({"at": (BEGIN + timedelta(seconds=second)).isoformat()}).encode()
+
+    far = int(datetime(2099, 1, 1, tzinfo=UTC).timestamp()) * 1_000_000
+    said = int(BEGIN.timestamp()) * 1_000_000
+    forged = [
+        (b"millstream.heartbeats-report", tick(1), "admitted"),
+        (b"millstream.heartbeat.0", tick(2), "admitted"),
+        (b"millstream.heartbeat.0", b"nonsense", "malformed"),
+        (b"millstream.heartbeat.0", None, "malformed"),
+        (b"millstream.heartbeat.0", b'{"time":null,"pipeline":null}', "malformed"),
+        (b"millstream.heartbeat.0", b'{"time":%d,"pipeline":null}' % far, "future"),
+        (b"millstream.heartbeat.0", b'{"time":%d,"pipeline":"exact"}' % said, "heartbeats"),
+        (b"millstream.heartbeat.0", b'{"time":null,"pipeline":"other"}', "heartbeats"),
+    ]
+    with open_log(made.log, create=True) as log:
+        log.create_topic("ticks")
+        log.create_topic("names")
+        log.append(
+            "ticks", [Event(tick(0)), *(Event(value, key) for key, value, _ in forged), Event(tick(3))], own=True
+        )
+        log.append("names", [Event(b'{"name": "n"}', b"millstream.heartbeat.7")], own=True)
+    run(made, spark=spark, once=True)
+    with open_store(made.to) as store:
+        (counted,) = (row for row in store.admission().to_pylist() if row["topic"] == "ticks")
+    fates = Counter(fate for *_, fate in forged) + Counter(admitted=2)
+    assert {name: counted[name] for name in fates} == fates
+    assert counted["records"] == len(forged) + 2 - fates["heartbeats"]
+    assert made.views["counted"].arrow().to_pylist() == [{"n": fates["admitted"]}]
+    assert made.views["named"].arrow().to_pylist() == [{"id": "millstream.heartbeat.7", "name": "n"}]
+    assert verify(made, spark=spark).equal
+
+
+def test_spark_reads_heartbeats_as_python_does(spark: SparkSession) -> None:
+    keys = [None, PREFIX, PREFIX + b"0", PREFIX + b"7\n", PREFIX + b"\xff", PREFIX + "٣".encode(), b"x" + PREFIX + b"1"]
+    said = [b'{"time":%b,"pipeline":%b}' % pair for pair in product((b"5", b"-5", b"null", b"05", b"1e3", b"9" * 19),
+        (b"null", b'"p"', b'"q"', b'""', b'"p\n"'))]  # fmt: skip
+    values = [None, b"{}", b"\xff", b" " + said[0], said[0] + b"\n", *said]
+    pairs = [(key, value) for key in keys for value in values]
+    expected = [None if found is None else beat_of(found, "p") for found in starmap(read_heartbeat, pairs)]
+    frame = spark.createDataFrame([(n, *pair) for n, pair in enumerate(pairs)], "n int, key binary, value binary")
+    sql = heartbeat_sql("p", ended=FOREVER, ignored=IGNORED)
+    assert [row.beat for row in frame.selectExpr("n", f"{sql} AS beat").sort("n").collect()] == expected
+    assert {5, -5, FOREVER, IGNORED} < set(expected)
 
 
 def test_a_partition_that_is_behind_is_not_idle_however_old_its_last_record() -> None:

@@ -57,6 +57,18 @@ def test_rows_are_dictionaries_with_times_in_utc(trial: Begin) -> None:
     assert ours.rows("per_minute")[0]["window_start"].tzinfo is UTC
 
 
+def test_a_record_whose_key_only_begins_like_a_heartbeats_is_a_record_like_any_other(trial: Begin) -> None:
+    ours = trial(shop())
+    ours.feed("clicks", [click("/", 1)])
+    odd = b'{"page": "/odd", "at": "%s"}' % at(2).encode()
+    for key in (b"millstream.heartbeats-report", b"millstream.heartbeat"):
+        ours.feed("clicks", [Event(odd, key)])
+    ours.feed("clicks", [click("/", second) for second in range(3, 9)])
+    assert minutes(ours, "per_minute") == [("/", 0, 7), ("/odd", 0, 2)]
+    counted = ours.counts("clicks")
+    assert (counted["records"], counted["admitted"], counted["heartbeats"]) == (9, 9, 0)
+
+
 def test_a_window_closes_when_time_goes_on(trial: Begin) -> None:
     ours = trial(shop())
     ours.feed("clicks", [click("/", 5)])

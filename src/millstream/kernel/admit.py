@@ -3,7 +3,7 @@
 The verdict on a record depends on the records before it in its partition and on nothing else: not on where batches end,
 not on any clock. The watermark at a record is the highest time at earlier offsets less the stream's delay, or what a
 heartbeat has raised it to. A record below it, by more than the allowed lateness, is late. One that claims to be from the
-future moves nothing.
+future moves nothing, be it a heartbeat.
 
 Rows come with these columns besides the feed's expressions: ``_o`` offset, ``_a`` append time, ``_t`` event time (both in
 microseconds), ``_bad`` why it cannot be used, ``_wild`` whether its clock was far off, ``_beat`` the time of a heartbeat,
@@ -24,7 +24,8 @@ from millstream.errors import PipelineError
 from millstream.kernel.chunk import Chunk, Kind, mark, to_bytes
 from millstream.kernel.segment import PLACE, Table, place
 from millstream.kernel.send import send
-from millstream.kernel.state import NEVER, Meta, Store
+from millstream.kernel.state import FOREVER, NEVER, Meta, Store
+from millstream.log.heartbeat import Heartbeat
 from millstream.plan.chain import ORIGIN, SINK, Feed, micros
 
 ADMITTED, LATE, DUPLICATE, FUTURE, MALFORMED, HEARTBEAT = range(6)
@@ -34,8 +35,11 @@ IGNORED = NEVER
 """The time of a heartbeat that is meant for another pipeline."""
 
 
-HEARTBEAT_KEY = "millstream.heartbeat"
-"""Keys that begin like this belong to heartbeats: {"time": microseconds or null for the end, "pipeline": name or null for all}."""
+def beat_of(said: Heartbeat, pipeline: str) -> int:
+    """The time of a heartbeat, as admission takes it."""
+    if said.pipeline not in (None, pipeline):
+        return IGNORED
+    return FOREVER if said.time is None else said.time
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +100,14 @@ def judge(feed: Feed, rows: pl.DataFrame, watermark: int, seen: npt.NDArray[np.i
     beat = rows["_beat"].is_not_null().to_numpy()
     if time is not None:
         times = rows["_t"].fill_null(NEVER).to_numpy()
-        codes[(codes == ADMITTED) & (times > rows["_a"].to_numpy() + micros(time.ahead))] = FUTURE
+        newest = rows["_a"].to_numpy() + micros(time.ahead)
+        codes[(codes == ADMITTED) & (times > newest)] = FUTURE
+        beats = rows["_beat"].fill_null(NEVER).to_numpy()
+        far = (beats > newest) & (beats < FOREVER)
+        codes[far], beat = FUTURE, beat & ~far
         raised = np.where(codes == ADMITTED, times - micros(time.delay), NEVER)
         raised = np.where(bad, NEVER, raised)
-        raised = np.where(beat, rows["_beat"].fill_null(NEVER).to_numpy(), raised)
+        raised = np.where(beat, beats, raised)
         highest = np.maximum.accumulate(np.concatenate([[watermark], raised]))
         met, watermark = highest[:-1], int(highest[-1])
         codes[(codes == ADMITTED) & (times < met - micros(time.lateness))] = LATE

@@ -19,13 +19,14 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from millstream.kernel.admit import HEARTBEAT_KEY, Gate
+from millstream.kernel.admit import Gate
 from millstream.kernel.chunk import Chunk
 from millstream.kernel.host import COLUMNS, Host, is_used
 from millstream.kernel.joined import Joined
 from millstream.kernel.scalar import Scalar, compile_scalar, select_once
 from millstream.kernel.stamps import STAMP, read_dates, read_stamps
 from millstream.kernel.state import NEVER
+from millstream.log.heartbeat import PREFIX, read_heartbeat
 from millstream.plan.chain import Feed
 from millstream.plan.narrow import narrowed
 from millstream.plan.nodes import Column
@@ -36,7 +37,6 @@ Booleans = npt.NDArray[np.bool_]
 _META: dict[str, pl.DataType] = {
     "_key": pl.String(), "_partition": pl.Int32(), "_offset": pl.Int64(), "_append_time": STAMP, "_timestamp": STAMP,
 }  # fmt: skip
-_MARK = HEARTBEAT_KEY.encode()
 _DOUBT = "_unsure"
 # The JVM's parser refuses numbers of more than 1,000 digits and nests at most 1,000 deep; ours does not mind.
 _LONG = 900
@@ -72,7 +72,7 @@ _SAME = {
 class Records(NamedTuple):
     """Some records of one partition, in the order of their offsets, column by column; times are microseconds.
 
-    Without keys, none of them is reserved. Keys and timestamps may be left out where :meth:`Decoder.wants_all` says no.
+    Without keys, none of them is a heartbeat. Keys and timestamps may be left out where :meth:`Decoder.wants_all` says no.
     """
 
     offsets: npt.NDArray[np.int64]
@@ -102,8 +102,8 @@ class Decoder:
 
     @property
     def reserved(self) -> bytes:
-        """How keys begin whose records only Spark reads: those of heartbeats."""
-        return _MARK
+        """How keys begin that must be looked at: it may be a heartbeat, which only Spark reads."""
+        return PREFIX
 
     def wants_all(self, topic: str) -> bool:
         """Whether an expression of this topic looks at a record's key or timestamp."""
@@ -231,8 +231,8 @@ class FeedDecoder:
         for index in np.flatnonzero(np.asarray(lengths) > _LONG).tolist():
             left[index] = _beyond(values[index])  # type: ignore[arg-type]
         for index, key in enumerate(records.keys or ()):
-            if key is not None and key.startswith(_MARK):
-                left[index] = True
+            if key is not None and key.startswith(PREFIX):
+                left[index] |= read_heartbeat(key, values[index]) is not None
         if not left.any():
             try:
                 return self._whole(values), left

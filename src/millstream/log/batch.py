@@ -11,6 +11,7 @@ import msgspec
 from millstream.errors import BadEvent
 from millstream.event import Event, Headers, to_millis
 from millstream.log.contract import Topic
+from millstream.log.heartbeat import PREFIX
 from millstream.log.partitioner import partitions_of
 
 _VALUE, _KEY, _TIME, _HEADERS = map(operator.itemgetter, range(len(Event._fields)))
@@ -34,7 +35,7 @@ class Batch:
     by event, and without making objects that the garbage collector would look at.
     """
 
-    def __init__(self, topic: Topic, events: Sequence[Event], spread: int) -> None:
+    def __init__(self, topic: Topic, events: Sequence[Event], spread: int, *, own: bool = False) -> None:
         self.events = events
         # Not zip(*events): it makes an iterator per event.
         values, keys = list(map(_VALUE, events)), list(map(_KEY, events))
@@ -62,6 +63,8 @@ class Batch:
         except (TypeError, UnicodeError):
             self.check_types()
             raise
+        if not own:
+            self._check_keys(keys)
         if sum(part.size for part in self.parts.values()) > topic.settings.max_record_bytes:
             self._check_sizes(topic.settings.max_record_bytes, values, keys, encoded)
 
@@ -71,6 +74,17 @@ class Batch:
             if not isinstance(event.value, bytes | None) or not isinstance(event.key, bytes | None):
                 raise self._bad(index, "key and value must be bytes or None")
 
+    def _check_keys(self, keys: Sequence[bytes | None]) -> None:
+        if PREFIX not in b"".join(filter(None, keys)):  # one search for them all
+            return
+        for index, key in enumerate(keys):
+            if key is not None and key.startswith(PREFIX):
+                raise self._bad(
+                    index,
+                    f"keys that begin with {PREFIX.decode()} are reserved for heartbeats",
+                    hint="give the key another beginning; a copy of a topic leaves heartbeats out",
+                )
+
     def _check_sizes(self, limit: int, *columns: Sequence[bytes | None] | None) -> None:
         present = [column for column in columns if column is not None]
         for index in range(len(self.events)):
@@ -78,8 +92,9 @@ class Batch:
             if size > limit:
                 raise self._bad(index, f"{size} bytes, the topic takes up to {limit}")
 
-    def _bad(self, index: int, why: str) -> BadEvent:
-        return BadEvent(f"event {index} of the batch (key {self.events[index].key!r:.60}): {why}; nothing was appended")
+    def _bad(self, index: int, why: str, hint: str = "") -> BadEvent:
+        key = self.events[index].key
+        return BadEvent(f"event {index} of the batch (key {key!r:.60}): {why}; nothing was appended", hint=hint)
 
 
 def _part(

@@ -258,12 +258,19 @@ class Log(_Closing):
 
     @abstractmethod
     def append(
-        self, topic: str, events: Sequence[Event], *, producer: str | None = None, sequence: int | None = None
+        self,
+        topic: str,
+        events: Sequence[Event],
+        *,
+        producer: str | None = None,
+        sequence: int | None = None,
+        own: bool = False,
     ) -> Ack:
         """Append a batch; when this returns, it is on disk.
 
         Each partition takes its share whole or not at all, and so does a topic on both engines of today. With
-        ``producer`` and ``sequence`` a repeat adds nothing; a producer's numbers in a topic must grow, gaps allowed.
+        ``producer`` and ``sequence`` a repeat adds nothing; a producer's numbers in a topic must grow, gaps allowed. Keys
+        that begin like those of heartbeats are refused, unless the events are this package's ``own``.
         """
 
     @abstractmethod

@@ -154,7 +154,13 @@ class KafkaLog(Log):
     # appending
 
     def append(
-        self, topic: str, events: Sequence[Event], *, producer: str | None = None, sequence: int | None = None
+        self,
+        topic: str,
+        events: Sequence[Event],
+        *,
+        producer: str | None = None,
+        sequence: int | None = None,
+        own: bool = False,
     ) -> Ack:
         """One transaction."""
         if (producer is None) != (sequence is None):
@@ -163,7 +169,7 @@ class KafkaLog(Log):
         if not events:
             return Ack([], [])
         spread = next(self._spread) * len(events) if sequence is None else sequence
-        batch = Batch(described, events, spread)
+        batch = Batch(described, events, spread, own=own)
         batch.check_types()  # the client would take text as well
         sender = self._sender(described, producer)
         try:

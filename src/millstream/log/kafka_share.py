@@ -84,7 +84,8 @@ class KafkaWorker(Worker):
             self._slot_of(delivery)
         with suppress(TopicExists):
             self._log.create_topic(self._dead_letters)
-        self._log.append(self._dead_letters, [dead_letter(delivery, self.group, reason) for delivery in given])
+        letters = [dead_letter(delivery, self.group, reason) for delivery in given]
+        self._log.append(self._dead_letters, letters, own=True)
         self._settle(given, ck.AcknowledgeType.REJECT)
 
     def close(self) -> None:

@@ -154,7 +154,13 @@ class SqliteLog(Log):
     # appending
 
     def append(
-        self, topic: str, events: Sequence[Event], *, producer: str | None = None, sequence: int | None = None
+        self,
+        topic: str,
+        events: Sequence[Event],
+        *,
+        producer: str | None = None,
+        sequence: int | None = None,
+        own: bool = False,
     ) -> Ack:
         """Append a batch in one transaction over all its partitions."""
         if (producer is None) != (sequence is None):
@@ -170,7 +176,7 @@ class SqliteLog(Log):
         while True:
             spread = next(self._spread) * len(events) if sequence is None else sequence
             try:
-                batch = Batch(row.topic, events, spread)
+                batch = Batch(row.topic, events, spread, own=own)
             except BadEvent:
                 with self.store.read() as db:
                     current = self.row(topic, db)
@@ -237,7 +243,7 @@ class SqliteLog(Log):
         """Append records that move here as part of a transaction, however large: they were accepted once."""
         row = self.row(topic, db)
         taking = replace(row.topic, settings=replace(row.topic.settings, max_record_bytes=1 << 30))
-        self._insert(db, row, Batch(taking, events, next(self._spread)))
+        self._insert(db, row, Batch(taking, events, next(self._spread), own=True))
 
     def last_sequence(self, topic: str, producer: str) -> int | None:
         """The highest number remembered."""

@@ -54,9 +54,9 @@ class TopicOutlet(Outlet):
         """Append, in one transaction."""
         if payload:
             if marked:
-                self._log.append(self._topic, payload, producer=self._producer, sequence=sequence)
+                self._log.append(self._topic, payload, producer=self._producer, sequence=sequence, own=True)
             else:
-                self._log.append(self._topic, payload)
+                self._log.append(self._topic, payload, own=True)
         return []
 
     def close(self) -> None:

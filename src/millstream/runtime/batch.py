@@ -21,12 +21,12 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 
 from millstream.errors import ConfigError, PipelineError
-from millstream.kernel.admit import HEARTBEAT_KEY
 from millstream.kernel.chunk import WEIGHT
 from millstream.kernel.host import Host
 from millstream.kernel.unpack import Arrived, unpack
 from millstream.log import Log, open_log
 from millstream.log.contract import start_offsets
+from millstream.log.heartbeat import write_heartbeat
 from millstream.pipeline import Pipeline
 from millstream.plan.chain import Chain
 from millstream.runtime.begin import RECORDS, chain_of, our_settings, session_for, targets_of
@@ -157,7 +157,7 @@ def compute(
     decoder = shortcut.decoder_for(spark, Host(chain, counts)) if shortened else None
     records = batch_records(spark, pipeline.log, start, end, kafka=pipeline.kafka or {}, decoder=decoder)
     if close and any(feed.source.time for feed in chain.feeds):
-        records = records.unionByName(_ends(spark, chain, end), allowMissingColumns=True)
+        records = records.unionByName(_ends(spark, chain, pipeline.name, end), allowMissingColumns=True)
     try:
         with our_settings(spark, tasks):
             decoded = decode(records, chain, pipeline.name)
@@ -223,11 +223,12 @@ def _claim(stack: ExitStack, pipeline: Pipeline, chain: Chain, *, own: bool) -> 
     return sinks
 
 
-def _ends(spark: SparkSession, chain: Chain, end: Offsets) -> DataFrame:
+def _ends(spark: SparkSession, chain: Chain, pipeline: str, end: Offsets) -> DataFrame:
     """A heartbeat behind the last record of each partition that tells time: nothing is expected any more."""
     epoch = datetime(1970, 1, 1, tzinfo=UTC)
+    said = write_heartbeat(None, pipeline, 0, 1)
     rows: list[tuple[Any, ...]] = [
-        (HEARTBEAT_KEY.encode(), b"{}", feed.source.topic, p, offset, epoch, epoch)
+        (said.key, said.value, feed.source.topic, p, offset, epoch, epoch)
         for feed in chain.feeds
         if feed.source.time is not None
         for p, offset in end[feed.source.topic].items()

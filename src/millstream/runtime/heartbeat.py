@@ -1,12 +1,11 @@
 """Heartbeats: records that raise the watermark of a partition that has nothing to say.
 
 A heartbeat stands in the partition it is for, so it is a fact of the log like any other record and a replay meets it at
-the same place. Its key begins with ``millstream.heartbeat``; what follows only makes the key fall into that partition.
+the same place. It counts for the pipeline that wrote it (:mod:`millstream.log.heartbeat`).
 """
 
 from __future__ import annotations
 
-import itertools
 import json
 import time as clock_of
 from collections.abc import Mapping
@@ -14,13 +13,9 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from millstream.event import Event
-from millstream.kernel.admit import HEARTBEAT_KEY
 from millstream.kernel.state import FOREVER
 from millstream.log import Log
-from millstream.log.partitioner import partition_of
+from millstream.log.heartbeat import write_heartbeat
 from millstream.plan.chain import Chain, micros
 from millstream.plan.nodes import EventTime
 from millstream.runtime.delivery import Position
@@ -41,15 +36,9 @@ class Quiet:
     unread: bool = False
 
 
-def append_heartbeat(log: Log, topic: str, partition: int, time: int | None, pipeline: str | None) -> None:
-    """Append one: from here on nothing before ``time`` is expected; None means nothing at all."""
-    count = len(log.bounds(topic))
-    key = next(
-        name
-        for name in (f"{HEARTBEAT_KEY}.{number}".encode() for number in itertools.count())
-        if partition_of(name, count) == partition
-    )
-    log.append(topic, [Event(msgspec.json.encode({"time": time, "pipeline": pipeline}), key=key)])
+def append_heartbeat(log: Log, topic: str, partition: int, time: int | None, pipeline: str) -> None:
+    """Append one: from here on the pipeline expects nothing before ``time``; None means nothing at all."""
+    log.append(topic, [write_heartbeat(time, pipeline, partition, len(log.bounds(topic)))], own=True)
 
 
 def due(time: EventTime, partitions: Mapping[int, Quiet], now: int | None) -> dict[int, int]:
@@ -104,7 +93,7 @@ class Heartbeats:
                     known[partition] = 0
                     self.position.start.setdefault(topic, {})[partition] = 0
                     if feed.source.time is not None and marks:
-                        append_heartbeat(self.log, topic, partition, min(marks.values()), None)
+                        append_heartbeat(self.log, topic, partition, min(marks.values()), self.pipeline)
             self.position.offsets[topic] = known
 
     def beat(self, query: StreamingQuery, now: int | None) -> bool:
@@ -129,7 +118,7 @@ class Heartbeats:
             if now is not None and len(found) == len(known) and not self._clock_may_speak(topic, time_of.idle):
                 continue
             for partition, moment in found.items():
-                append_heartbeat(self.log, topic, partition, moment, None)
+                append_heartbeat(self.log, topic, partition, moment, self.pipeline)
                 any_due = True
         return any_due
 

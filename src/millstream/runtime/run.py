@@ -209,7 +209,7 @@ class _Run:
             if last is not None:
                 self.position = Position.restore(checkpoint.start, last.offsets, last.state)
             partitions = {topic: len(found) for topic, found in bounds.items()}
-            self.heartbeats = Heartbeats(self.log, self.chain, self.position, self.group)
+            self.heartbeats = Heartbeats(self.log, self.chain, self.position, self.pipeline.name)
             self.heartbeats.introduce(partitions)
             with our_settings(spark, checkpoint.tasks):
                 decoded = self._decoded(spark, folder, partitions)

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from millstream.kernel.admit import HEARTBEAT_KEY, IGNORED
+from millstream.kernel.admit import IGNORED
 from millstream.kernel.host import Host, column_of, is_used
 from millstream.kernel.state import FOREVER
+from millstream.log.heartbeat import heartbeat_sql
 from millstream.plan.chain import Chain, Feed, micros
 from millstream.plan.narrow import narrowed
 from millstream.plan.nodes import META_COLUMNS, Source
@@ -55,7 +56,7 @@ def decode(records: DataFrame, chain: Chain, pipeline: str) -> DataFrame:
         "timestamp AS _timestamp",
         f"CASE {' '.join(f'WHEN topic = {_text(feed.source.topic)} THEN {feed.number}' for feed in chain.feeds)} END AS _feed",
         "cast(null AS string) AS _bad",
-        f"CASE WHEN startswith(key, cast({_text(HEARTBEAT_KEY)} AS binary)) THEN {_beat(pipeline)} END AS _beat",
+        f"{heartbeat_sql(pipeline, ended=FOREVER, ignored=IGNORED)} AS _beat",
         *(f"cast(null AS {kind}) AS {name}" for name, kind in list(_JUDGED.items())[3:]),
     )
     made: list[str] = list(chunk)
@@ -176,12 +177,6 @@ def _complete(source: Source) -> str:
     needed = [source.time.column] if source.time else list(source.key) if source.kind == "table" else []
     lacking = " ".join(f"WHEN `{name}` IS NULL THEN {_text(f'no value in column {name}')}" for name in needed)
     return f"coalesce(_why, CASE {lacking} END)" if lacking else "_why"
-
-
-def _beat(pipeline: str) -> str:
-    value = "from_json(cast(value AS string), 'time bigint, pipeline string')"
-    ours = f"coalesce({value}.pipeline, {_text(pipeline)}) = {_text(pipeline)}"
-    return f"CASE WHEN {ours} THEN coalesce({value}.time, {FOREVER}) ELSE {IGNORED} END"
 
 
 def _text(value: str) -> str:

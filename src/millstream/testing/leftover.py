@@ -18,14 +18,13 @@ import polars as pl
 
 from millstream.errors import NeedsSpark
 from millstream.event import Record
-from millstream.kernel.admit import HEARTBEAT_KEY, IGNORED
+from millstream.kernel.admit import beat_of
 from millstream.kernel.decode import FeedDecoder, Records
-from millstream.kernel.state import FOREVER
+from millstream.log.heartbeat import read_heartbeat
 from millstream.plan.narrow import narrowed
 from millstream.plan.nodes import Source
 from millstream.plan.schema import fields_of
 
-_MARK = HEARTBEAT_KEY.encode()
 _LONG = 900
 _WHOLE = re.compile(r"-?[0-9]{1,18}")
 # Where Jackson, as Spark sets it, reads more than JSON allows: 'text', NaN and the like, half a surrogate.
@@ -71,8 +70,8 @@ def judge(decoder: FeedDecoder, pipeline: str, partition: int, records: Sequence
 
 def _sort(decoder: FeedDecoder, pipeline: str, partition: int, record: Record, found: _Sorted) -> None:
     source, deleted = narrowed(decoder.feed), record.value is None
-    if record.key is not None and record.key.startswith(_MARK):
-        found.others.append(_other(source, record, None, beat=_beat(record, pipeline)))
+    if (said := read_heartbeat(record.key, record.value)) is not None:
+        found.others.append(_other(source, record, None, beat=beat_of(said, pipeline)))
         return
     bad, value = _value(source, record)
     if bad is None and value is not None:
@@ -198,13 +197,6 @@ def _decodes(decoder: FeedDecoder, partition: int, record: Record, more: dict[st
     """Whether a record with these columns besides is one that needs no Spark."""
     value = msgspec.json.encode(msgspec.json.decode(record.value or b"{}") | more)
     return not decoder.decode(partition, to_records([record._replace(value=value)]))[1].any()
-
-
-def _beat(record: Record, pipeline: str) -> int:
-    said = msgspec.json.decode(record.value or b"{}")
-    if said.get("pipeline") not in (None, pipeline):
-        return IGNORED
-    return FOREVER if said.get("time") is None else int(said["time"])
 
 
 def _other(

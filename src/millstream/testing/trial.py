@@ -133,7 +133,7 @@ class Trial:
             if feed.source.time is not None:
                 moment = (self._now - feed.source.time.delay - _EPOCH) // timedelta(microseconds=1)
                 for partition in self._engine.position.offsets[feed.source.topic]:
-                    append_heartbeat(self._engine.log, feed.source.topic, partition, moment, None)
+                    append_heartbeat(self._engine.log, feed.source.topic, partition, moment, self.pipeline.name)
         self._run()
 
     def close(self) -> None:

@@ -1,0 +1,76 @@
+"""The form of a heartbeat: the one record of ours that stands among those of users.
+
+It says to one pipeline that nothing before ``time`` (microseconds) is expected in its partition any more; without a time, nothing
+at all. The key is ``millstream.heartbeat.`` and a number that makes it fall into the partition. The value is
+``{"time":TIME,"pipeline":"NAME"}``, without spaces. Earlier versions wrote heartbeats for everybody, with a time and the pipeline
+``null``. Nothing else is a heartbeat, whatever its key: it is a record like any other.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from typing import NamedTuple
+
+import msgspec
+
+from millstream.event import Event
+from millstream.log.partitioner import partition_of
+
+PREFIX = b"millstream.heartbeat."
+"""How the keys of heartbeats begin. Users do not append such keys."""
+
+# What Python's regular expressions and Java's read alike.
+_KEY = r"millstream\.heartbeat\.[0-9]{1,18}"
+_NAME = r'"([A-Za-z0-9_~-]{1,99})"'
+_VALUE = rf'\{{"time":(?:(-?[0-9]{{1,18}}),"pipeline":(?:null|{_NAME})|null,"pipeline":{_NAME})\}}'
+_KEY_BYTES, _VALUE_BYTES = re.compile(_KEY.encode()), re.compile(_VALUE.encode())
+
+
+class Heartbeat(NamedTuple):
+    """What a heartbeat says: a time in microseconds or None for the end, and to whom; None is everybody."""
+
+    time: int | None
+    pipeline: str | None
+
+
+def read_heartbeat(key: bytes | None, value: bytes | None) -> Heartbeat | None:
+    """What a record says, if it is a heartbeat.
+
+    >>> read_heartbeat(b"millstream.heartbeat.3", b'{"time":null,"pipeline":"shop"}')
+    Heartbeat(time=None, pipeline='shop')
+    >>> read_heartbeat(b"millstream.heartbeat.report", b'{"time":null,"pipeline":"shop"}')
+    """
+    if key is None or value is None or not key.startswith(PREFIX) or not _KEY_BYTES.fullmatch(key):
+        return None
+    said = _VALUE_BYTES.fullmatch(value)
+    if said is None:
+        return None
+    time, name, name_at_the_end = said.groups()
+    name = name or name_at_the_end
+    return Heartbeat(None if time is None else int(time), None if name is None else name.decode())
+
+
+def write_heartbeat(time: int | None, pipeline: str, partition: int, partitions: int) -> Event:
+    """The record that says so in one of a topic's partitions."""
+    names = (PREFIX + b"%d" % number for number in itertools.count())
+    key = next(name for name in names if partition_of(name, partitions) == partition)
+    return Event(msgspec.json.encode({"time": time, "pipeline": pipeline}), key=key)
+
+
+def heartbeat_sql(pipeline: str, *, ended: int, ignored: int) -> str:
+    """:func:`read_heartbeat` in Spark SQL, over ``key`` and ``value``: a heartbeat's time, or null for other records.
+
+    It is ``ended`` for the end, and ``ignored`` if it is meant for another pipeline.
+    """
+    value, key_form, form = "cast(value AS string)", _literal(_KEY), _literal(_VALUE)
+    prefixed = f"startswith(key, cast('{PREFIX.decode()}' AS binary))"
+    is_one = f"{prefixed} AND cast(key AS string) RLIKE {key_form} AND {value} RLIKE {form}"
+    name = f"concat(regexp_extract({value}, {form}, 2), regexp_extract({value}, {form}, 3))"
+    time = f"coalesce(try_cast(regexp_extract({value}, {form}, 1) AS bigint), {ended})"
+    return f"CASE WHEN {is_one} THEN CASE WHEN {name} IN ('', '{pipeline}') THEN {time} ELSE {ignored} END END"
+
+
+def _literal(pattern: str) -> str:
+    """A pattern for all of a text."""
+    return "'" + rf"\A{pattern}\z".replace("\\", "\\\\") + "'"
