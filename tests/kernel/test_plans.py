@@ -64,6 +64,9 @@ def agree(local: Local, shop: Shop, views: list[tuple[Plan, Emit]]) -> None:
         names = plan.relation.columns
         rows = worlds[emit].see(plan.meaning).rows
         expected = Counter(hashable(tuple(row[name] for name in names)) for row in rows)
+        at = [names.index(name) for name in natural_key(plan.relation.node)]
+        told = {tuple(row[place] for place in at) for row in expected}
+        assert not at or len(told) == expected.total(), f"the key {at} of\n{plan.relation}\ndoes not tell rows apart"
         assert found == expected, f"{emit} of\n{plan.relation}\nmore: {found - expected}\nless: {expected - found}"
 
 

@@ -29,6 +29,9 @@ COLUMNS = (Column("Country", "string"), Column("page", "string"), Column("amount
 CLICKS = Relation(Source("stream", "clicks", "clicks", COLUMNS, time=EventTime("at")))
 PLAIN = Relation(Source("stream", "plain", "plain", COLUMNS))
 USERS = Relation(Source("table", "users", "users", (*COLUMNS, Column("id", "long")), key=("id", "page")))
+ONE = Relation(Source("table", "one", "one", (*COLUMNS, Column("id", "long")), key=("id",)))
+OTHERS = USERS.select("id AS other", "page AS where_at")
+BY_PAGE = CLICKS.group_by("page").agg(n="count(*)")
 HOURLY = CLICKS.group_by("page", tumbling("at", "1 hour")).agg(n="count(*)", total="sum(amount)")
 
 
@@ -268,6 +271,32 @@ def test_after_the_last_aggregate_anything_scalar_goes() -> None:
         (HOURLY.select("page AS a", "page AS b", "window_start", "n"), ("a", "window_start")),
         (HOURLY.group_by("window_start").agg(n="count(*)"), ("window_start",)),
         (CLICKS.group_by().agg(n="count(*)"), ()),
+        (
+            USERS.select("id", "page").join(OTHERS, "id = other AND page = where_at", "full"),
+            ("id", "page", "other", "where_at"),
+        ),
+        (
+            USERS.select("id", "page").join(OTHERS.select("other AS id", "where_at AS page"), ["id", "page"], "full"),
+            ("id", "page"),
+        ),
+        (USERS.join(OTHERS.select("other AS id", "where_at"), "id", "full"), ("id", "page", "where_at")),
+        (ONE.join(ONE.select("id", "amount"), ["id", "amount"], "full"), ()),
+        (ONE.join(ONE.select("id", "amount"), ["id", "amount"]), ("id",)),
+        (BY_PAGE.join(BY_PAGE.select("page", "n AS m"), "page", "full"), ()),
+        (BY_PAGE.join(BY_PAGE.select("page AS p", "n AS m"), "page = p", "full"), ()),
+        (BY_PAGE.join(BY_PAGE.select("page AS p", "n AS m"), "page = p", "left"), ("page", "p")),
+        (BY_PAGE.join(ONE.select("id", "page AS p"), "page = p", "full"), ("page", "id")),
+        (HOURLY.join(HOURLY.select("page", "window_start", "n AS m"), ["page", "window_start"], "full"), ()),
+        (
+            HOURLY.join(HOURLY.select("page AS p", "window_start AS w", "n AS m"), "page = p", "full"),
+            ("page", "window_start", "p", "w"),
+        ),
+        (
+            ONE.select("id")
+            .join(ONE.select("id", "page"), "id", "full")
+            .join(ONE.select("id", "amount"), "id", "full"),
+            ("id",),
+        ),
     ],
 )
 def test_the_key_follows_its_columns(relation: Relation, key: tuple[str, ...]) -> None:

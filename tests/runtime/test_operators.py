@@ -57,6 +57,11 @@ def pipeline(folder: Path) -> Pipeline:
     shop.view("people", people.select("id", "country", "name"))
     shop.view("named", people.where("id > 2").group_by("name").agg(n="count(*)"))
     per_user = clicks.group_by("user").agg(n="count(*)", total="sum(price)")
+    # Rows without a partner on either side, which the keys of both sides alone would not tell apart.
+    seen_in = per_user.select("user AS id", "CASE WHEN n > 8 THEN 'de' ELSE 'fr' END AS country")
+    shop.view("agreed", users.join(seen_in, on=["id", "country"], how="full"))
+    cheap = clicks.group_by("CASE WHEN price > 2 THEN 'de' END AS country").agg(m="count(*)")
+    shop.view("groups", users.group_by("country").agg(n="count(*)").join(cheap, on="country", how="full"))
     shop.view("best", per_user.top(3, by="n DESC, user"))
     shop.view("ranked", per_user.over(order="n DESC").add(place="rank()", before="lag(n)"))
     shop.view("near", clicks.over(partition="user", order="at", frame=span("1 minute", 0)).add(m="max(price)"))

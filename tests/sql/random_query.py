@@ -147,8 +147,21 @@ class Author:
             return f"SELECT {value} AS p0, {call} AS p1 {source}"
         return f"SELECT {value} AS p0, max({key}) OVER (PARTITION BY {value}) AS p1 {source}"
 
+    def full(self) -> str:
+        """All columns of a full join, of more or less than the keys of its sides, where either may have a null group."""
+        of_t, of_e = "SELECT a, count(*) AS c FROM t GROUP BY a", "SELECT k AS a, sum(v) AS d FROM e GROUP BY k"
+        return self._one(
+            f"SELECT id, a FROM t FULL JOIN (SELECT id, coalesce(a, {self._one('0', '1')}) AS a FROM t) q USING (id, a)",
+            f"SELECT a, c, d FROM ({of_t}) x FULL JOIN ({of_e}) y USING (a)",
+            f"SELECT x.a AS p0, y.a AS p1, c, d FROM ({of_t}) x FULL JOIN ({of_e}) y ON x.a = y.a",
+            f"SELECT id, y.a AS p1, d FROM t x FULL JOIN ({of_e}) y ON x.{self._one('id', 'a')} = y.a",
+            f"SELECT id, c, w FROM (SELECT a AS id, c FROM ({of_t})) x FULL JOIN (SELECT id, a + 1 AS w FROM t) y USING (id)",
+        )
+
     def query(self) -> str:
         """A whole query."""
+        if self._random.random() < 0.1:
+            return self.full()
         roll = self._random.random()
         if roll < 0.6:
             return self.select()

@@ -71,6 +71,32 @@ def test_a_random_query_answers_what_duckdb_answers(seed: int) -> None:
     assert ours(sql, e, t, random.randint(0, len(e))) == expected, sql
 
 
+FULL = {
+    "more columns than the key": (
+        "SELECT id, a FROM t FULL JOIN (SELECT n AS id, max(v) AS a FROM e GROUP BY n) q USING (id, a)",
+        {(1, 1), (1, 2), (2, None)},
+    ),
+    "a null group on both sides": (
+        """SELECT a, x.c, y.d FROM (SELECT a, count(*) AS c FROM t GROUP BY a) x
+           FULL JOIN (SELECT k AS a, count(*) AS d FROM e GROUP BY k) y USING (a)""",
+        {(2, 1, None), (None, 1, None), (None, None, 1)},
+    ),
+    "a null group on both sides, told apart": (
+        """SELECT x.a, x.c, y.k, y.d FROM (SELECT a, count(*) AS c FROM t GROUP BY a) x
+           FULL JOIN (SELECT k, count(*) AS d FROM e GROUP BY k) y ON x.a = y.k""",
+        {(2, 1, None, None), (None, 1, None, None), (None, None, None, 1)},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("name", FULL)
+def test_rows_of_a_full_join_without_a_partner_are_not_one(name: str, together: bool) -> None:
+    sql, expected = FULL[name]
+    found = ours(sql, [(1, None, 1)], [(1, 2), (2, None)], 1 if together else 0)
+    assert found == Counter(expected)
+
+
 def bids() -> tuple[Pipeline, dict[str, Relation]]:
     pipeline = Pipeline("bids")
     columns = "auction long, bidder long, price long, at timestamp"

@@ -261,3 +261,60 @@ def compare(
         shown = [(records[i].key, records[i].value) for i in wrong[:5]]
         assert not len(wrong), (name, shown, ours.filter(ours["_o"].is_in(wrong.to_list()))[name][:5].to_list(),
                                 theirs.filter(theirs["_o"].is_in(wrong.to_list()))[column][:5].to_list())  # fmt: skip
+
+
+def nested() -> Pipeline:
+    """The least and the greatest of arrays and structs, where rows are taken back and where they are not, in all kinds of windows."""
+    pipeline = Pipeline("nested")
+    columns = "id long, g string, a array<double>, r struct<x: double, n: array<string>, d: date>, at timestamp"
+    best = {"lo": "min(a)", "hi": "max(a)", "first": "min(r)", "last": "max(r)", "pair": "max(struct(a, r, id))"}
+    table, stream = pipeline.table("t", columns, key="id"), pipeline.stream("s", columns, time="at")
+    pipeline.view("of_table", table.group_by("g").agg(**best))
+    pipeline.view("of_stream", stream.group_by("g").agg(**best))
+    windows = {
+        "tumbled": tumbling("at", "1 day"),
+        "hopped": hopping("at", "2 days", "1 day"),
+        "visited": session("at", "1 day"),
+    }
+    for name, window in windows.items():
+        pipeline.view(name, stream.group_by("g", window).agg(**best))
+    return pipeline  # fmt: skip
+
+
+def test_the_least_and_greatest_of_nested_values_are_sparks(spark: SparkSession, trial: Callable[..., Trial]) -> None:
+    chance = random.Random(5)
+    numbers = [None, 0.0, 1.5, -2.0, 1e300]
+    arrays = [None, [], *([chance.choice(numbers) for _ in range(chance.randint(1, 3))] for _ in range(12))]
+    texts = [None, [], ["a"], ["a", None], ["a", "b"], ["é"], ["z", "a"], ["\U0001f600"], ["\uffee"]]
+    days = [None, "2026-01-01", "1969-12-31"]
+    structs = [None] + [{"x": chance.choice(numbers), "n": chance.choice(texts), "d": chance.choice(days)} for _ in range(30)]  # fmt: skip
+
+    def row(number: int) -> dict[str, Any]:
+        at = NOON + timedelta(minutes=number)
+        return {"id": number % 60, "g": "abc"[number % 3], "a": chance.choice(arrays), "r": chance.choice(structs), "at": at}  # fmt: skip
+
+    ours, fed, there = trial(nested(), spark=spark), [], {}
+    for low in range(0, 120, 30):
+        rows = [row(number) for number in range(low, low + 30)]
+        fed += rows
+        gone = chance.sample(range(60), 8)
+        there = {number: each for number, each in (there | {each["id"]: each for each in rows}).items() if number not in gone}  # fmt: skip
+        with ours.batch():
+            ours.feed("s", rows)
+            ours.feed("t", rows)
+            ours.delete("t", [{"id": number} for number in gone])
+    kind = "id long, g string, a array<double>, r struct<x: double, n: array<string>, d: string>"
+    wanted = "min(a) AS lo", "max(a) AS hi", "min(r) AS first", "max(r) AS last", "max(struct(a, r, id)) AS pair"
+    for rows, views in ((list(there.values()), ["of_table"]), (fed, ["of_stream", "tumbled", "hopped", "visited"])):
+        plain = [(each["id"], each["g"], each["a"], each["r"]) for each in rows]
+        spark.createDataFrame(plain, kind).createOrReplaceTempView("nested_rows")
+        cast = "SELECT id, g, a, struct(r.x, r.n, cast(r.d AS date) AS d) AS s, r FROM nested_rows"
+        made = f"SELECT id, g, a, CASE WHEN r IS NOT NULL THEN s END AS r FROM ({cast})"
+        found = spark.sql(f"SELECT g, {', '.join(wanted)} FROM ({made}) GROUP BY g ORDER BY g").collect()
+        expected = [each.asDict(recursive=True) for each in found]
+        for view in views:
+            shown = sorted(ours.rows(view), key=lambda each: each["g"])
+            assert {repr({name: each[name] for name in expected[0]}) for each in shown} == set(map(repr, expected)), (
+                view
+            )
+            assert len(shown) == (6 if view == "hopped" else 3)

@@ -163,6 +163,26 @@ def test_a_change_that_is_fed_late_holds_from_its_own_time_and_turns_no_time_bac
     assert minutes(ours, "closed") == [("a", 0, 1), ("b", 0, 1)]
 
 
+@pytest.mark.parametrize("kind", ["table", "stream"])
+def test_the_greatest_array_is_found_batch_by_batch(trial: Begin, kind: str) -> None:
+    pipeline = Pipeline("parts")
+    define = pipeline.table if kind == "table" else pipeline.stream
+    texts = define("texts", "id long, words string", key="id")
+    parts = texts.group_by("id > 9 AS large").agg(most="max(split(words, ','))", least="min(split(words, ','))")
+    pipeline.view("parts", parts)
+    pipeline.view("alone", texts.select("split(words, ',') AS words"))
+    begun = trial(pipeline)
+    begun.feed("texts", [{"id": 1, "words": "a,c"}, {"id": 2, "words": "a"}, {"id": 10, "words": None}])
+    begun.feed("texts", [{"id": 3, "words": "b"}])
+    begun.feed("texts", [{"id": 4, "words": "a,a"}])
+    nothing = {"large": True, "most": None, "least": None}
+    assert begun.rows("parts") == [{"large": False, "most": ["b"], "least": ["a"]}, nothing]
+    if kind == "table":
+        assert begun.rows("alone") == [{"words": each} for each in (None, ["a"], ["a", "a"], ["a", "c"], ["b"])]
+        begun.delete("texts", [{"id": 2}, {"id": 3}])
+        assert begun.rows("parts") == [{"large": False, "most": ["a", "c"], "least": ["a", "a"]}, nothing]
+
+
 def test_every_verdict_has_its_dead_letter(trial: Begin) -> None:
     ours = trial(shop(sequence=("user", "unix_micros(at)")))
     ours.feed("clicks", [click("/", 100), click("/", 100)])

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from millstream.errors import PipelineError
@@ -165,11 +166,16 @@ class Linear:
 
     def combine(self, both: pl.DataFrame) -> pl.DataFrame:
         """Add what was there (columns with ``_b``, null for a new group) to what came."""
+        sums: list[pl.Expr | pl.Series]
         sums = [(pl.col(name).fill_null(0) + pl.col(f"{name}_b").fill_null(0)).alias(name) for name in self.added]
         for function, name in self.extremes:
-            new, old = pl.col(f"{name}_{function}"), pl.col(f"{name}_{function}_b")
+            column = f"{name}_{function}"
+            if both.schema[column].is_nested():
+                sums.append(_better(function, both[column], both[f"{column}_b"]))
+                continue
+            new, old = pl.col(column), pl.col(f"{column}_b")
             better = new < old if function == "min" else new > old
-            sums.append(pl.when(old.is_null() | better).then(new).otherwise(old).alias(f"{name}_{function}"))
+            sums.append(pl.when(old.is_null() | better).then(new).otherwise(old).alias(column))
         for name in self.floats:
             rests = pl.concat_list(f"{name}_f_rest", f"{name}_f_rest_b").list.drop_nulls()
             sums.append(rests.alias(f"{name}_f_rest"))
@@ -236,11 +242,20 @@ def _no_nulls(frame: pl.DataFrame, prefix: str) -> pl.DataFrame:
 
 
 def _extreme(function: str, name: str, dtype: pl.DataType) -> pl.Expr:
-    """The least or the greatest; NaN is greater than everything, as in Spark."""
+    """The least or the greatest; NaN is greater than everything, as in Spark. Nested values go by the order they are sorted in."""
     column = pl.col(name)
+    if dtype.is_nested():
+        ordered = column.drop_nulls().sort()
+        return ordered.first() if function == "min" else ordered.last()
     if function == "min":
         return column.min()
     return column.nan_max() if dtype.is_float() else column.max()
+
+
+def _better(function: str, one: pl.Series, other: pl.Series) -> pl.Series:
+    """Of two columns of nested values the lesser or the greater in each row; they have no comparison but their order."""
+    pairs = pl.DataFrame({"_value": pl.concat([one, other]), "_row": np.tile(np.arange(len(one)), 2)})
+    return pairs.group_by("_row").agg(_extreme(function, "_value", one.dtype)).sort("_row")["_value"].alias(one.name)
 
 
 def _distinct(names: list[Any]) -> list[Any]:

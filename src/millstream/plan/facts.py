@@ -5,6 +5,7 @@ Nothing here refuses anything; whoever asks decides what the answer means.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import timedelta
 
 from millstream.plan import expression
@@ -223,12 +224,56 @@ def natural_key(node: Node) -> tuple[str, ...]:
                 return ()
             if node.how in ("semi", "anti"):
                 return left
+            if node.how == "full" and not _apart(node, left, right):
+                return ()
             merged = {name.lower(): name for name in node.merged}
             return tuple(dict.fromkeys((*left, *(merged.get(name.lower(), name) for name in right))))
         case Over() | Top():
             return natural_key(node.input)
         case _:
             return ()
+
+
+def _apart(node: Join, left: tuple[str, ...], right: tuple[str, ...]) -> bool:
+    """Whether the keys of both sides tell a row of the left without partner from one of the right: each has nulls for the other.
+
+    A column of one side does, if it is never null there. So do columns that are one of both, if they are all that is compared:
+    rows that are equal in them are partners, but for nulls, which match nothing.
+    """
+    merged = _lower(node.merged)
+    known = [_lower(never_null(each)) for each in inputs_of(node)]
+    keys = [_lower(each) for each in (left, right)]
+    if any((key & names) - merged for key, names in zip(keys, known, strict=True)):
+        return True
+    return all(each.name.lower() in (keys[0] | keys[1]) & (known[0] | known[1]) for each in node.on)
+
+
+def never_null(node: Node) -> frozenset[str]:
+    """Columns that have a value in every row: a table's key, an event time, and what is made of these as it is."""
+    match node:
+        case Source():
+            return frozenset(node.key if node.kind == "table" else [node.time.column] if node.time else [])
+        case Select(columns=columns) | Aggregate(keys=columns) | MapGroups(key=columns):
+            known = _lower(never_null(node.input))
+            found = {each.name for each in columns if (expression.plain_column(each.expression) or "").lower() in known}
+            return frozenset(found | set(WINDOW_COLUMNS if isinstance(node, Aggregate) and node.window else ()))
+        case Windowed():
+            return never_null(node.input) | frozenset(WINDOW_COLUMNS)
+        case Join():
+            left, right = (never_null(each) for each in inputs_of(node))
+            both = frozenset(name for name in node.merged if {name.lower()} <= _lower(left) & _lower(right))
+            left, right = (
+                frozenset() if null else each for each, null in zip((left, right), node.nullable, strict=True)
+            )
+            return left if node.how in ("semi", "anti") else left | right | both
+        case Union():
+            return frozenset()
+        case _:
+            return never_null(node.input)
+
+
+def _lower(names: Iterable[str]) -> set[str]:
+    return {name.lower() for name in names}
 
 
 def windows_below(node: Top) -> Windowed | None:

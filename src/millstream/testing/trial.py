@@ -161,7 +161,8 @@ class Trial:
         with open_store(output.to) as store:
             frame = pl.DataFrame(store.table(view)).select(each.name for each in output.select)
         if not output.key and not output.append:
-            frame = frame.sort([name for name, dtype in frame.schema.items() if not dtype.is_nested()] or pl.lit(0))
+            nested = [name for name, dtype in frame.schema.items() if dtype.is_nested()]
+            frame = frame.sort([name for name in frame.columns if name not in nested] + nested)
         return _dicts(frame)
 
     def changes(self, view: str) -> list[tuple[str, dict[str, Any]]]:
