@@ -145,14 +145,24 @@ def _column(source: Source, name: str) -> str:
     plain = f"_d.`{name}`"
     if name in source.key and source.kind == "table":
         kind = next(column.type for column in source.columns if column.name == name)
-        if len(source.key) == 1:
-            return f"coalesce({plain}, try_cast(_key AS {kind}))"
-        return f"coalesce({plain}, from_json(_key, {_text(f'`{name}` {kind}')}).`{name}`)"
+        return f"coalesce({plain}, {_from_key(name, kind, alone=len(source.key) == 1)})"
     if source.time is not None and name == source.time.column and source.time.sent is not None:
         received = f"_d.`{source.time.received}`" if source.time.received else "_append_time"
         off = f"unix_micros({received}) - unix_micros(_d.`{source.time.sent}`)"
         return f"timestamp_micros(unix_micros({plain}) + coalesce({off}, 0))"
     return plain
+
+
+def _from_key(name: str, kind: str, *, alone: bool) -> str:
+    """A key column out of the record's key: a member of a JSON object; alone it may also be JSON's text, or the key's own text."""
+    named = f"from_json(_key, {_text(f'`{name}` {kind}')}).`{name}`"
+    if not alone:
+        return named
+    is_named = f"startswith(_key, '{{') AND map_contains_key(from_json(_key, 'map<string, string>'), {_text(name)})"
+    listed = "concat('[', _key, ']')"
+    quoted = f"get(from_json({listed}, {_text(f'array<{kind}>')}), 0)"
+    is_quoted = f"startswith(_key, '\"') AND json_array_length({listed}) = 1 AND {quoted} IS NOT NULL"
+    return f"CASE WHEN {is_named} THEN {named} WHEN {is_quoted} THEN {quoted} ELSE try_cast(_key AS {kind}) END"
 
 
 def _unusable(source: Source) -> str:

@@ -161,19 +161,31 @@ def _with_key(source: Source, record: Record, value: dict[str, Any]) -> dict[str
     try:
         text = record.key.decode()
         found = (
-            {source.key[0]: _from_text(text, kinds[source.key[0]])}
-            if len(source.key) == 1
-            else msgspec.json.decode(text)
+            _from_text(source.key[0], text, kinds[source.key[0]]) if len(source.key) == 1 else msgspec.json.decode(text)
         )
-        if all(isinstance(found[name], str if kinds[name] == "string" else int) for name in lacking):
+        if all(_is_exact(found[name], kinds[name]) for name in lacking):
             return value | {name: found[name] for name in lacking}
     except (ValueError, TypeError, KeyError):
         pass
     raise _only_spark(source, record)
 
 
-def _from_text(text: str, kind: str) -> str | int:
-    """A key column out of the text of a record's key; ValueError for what takes more care."""
+def _is_exact(value: Any, kind: str) -> bool:
+    """Whether a value of JSON is as it was written: a decimal number, or one too long for 64 bits, is not."""
+    return not isinstance(value, float) or kind == "double"
+
+
+def _from_text(name: str, text: str, kind: str) -> dict[str, Any]:
+    """The one key column out of a record's key; ValueError for what takes more care."""
+    if text[:1] == "{":
+        found: dict[str, Any] = msgspec.json.decode(text)
+        return found if name in found else {name: _plain(text, kind)}
+    if text[:1] == '"':
+        return {name: msgspec.json.decode(text, type=str)}
+    return {name: _plain(text, kind)}
+
+
+def _plain(text: str, kind: str) -> str | int:
     if kind == "string":
         return text
     if kind not in ("bigint", "long", "int", "integer") or not _WHOLE.fullmatch(text):

@@ -257,13 +257,13 @@ def _codec(source: Source) -> Codec:
 
 
 def _key(source: Source, row: Row) -> bytes | None:
-    """The key of a record: the text of its key column, or a JSON object of several."""
+    """The key of a record: the text of its key column, or a JSON object of several, or of one whose text could be read as JSON."""
     found = {name: _utc(row.get(name)) for name in source.key}
     if not found or None in found.values():
         return None
-    if len(found) > 1:
+    (value, *others) = found.values()
+    if others or (isinstance(value, str) and value[:1] in ("{", '"')):
         return msgspec.json.encode(found)
-    (value,) = found.values()
     return value.encode() if isinstance(value, str) else msgspec.json.encode(value)
 
 
