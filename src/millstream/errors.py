@@ -31,6 +31,7 @@ unless ``--debug``.
         ├── BadName           a topic, group or producer name that no engine accepts
         ├── BadEvent          an event that cannot be appended: too large, no key where one is needed
         ├── LogUnavailable    a broker that does not answer, a file that cannot be opened
+        ├── NotAllowed        the log does not let this user do it
         ├── LogFull           the disk under the log is full; nothing of the batch was kept
         ├── LogCorrupt        bytes that are not what was written
         ├── NotALog           a file of someone else
@@ -154,6 +155,10 @@ class BadEvent(LogError):
 
 class LogUnavailable(LogError):
     """The log cannot be reached; a retry may work."""
+
+
+class NotAllowed(LogError):
+    """The log answers, and does not let this user do it; a retry will not work."""
 
 
 class LogFull(LogError):

@@ -9,8 +9,18 @@ from datetime import UTC, datetime, timedelta
 from itertools import product, starmap
 from pathlib import Path
 
+import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
 from pyspark.sql import SparkSession
 
+from millstream.errors import NotAllowed
 from millstream.event import Event
 from millstream.kernel.admit import IGNORED, beat_of
 from millstream.kernel.state import FOREVER
@@ -20,10 +30,14 @@ from millstream.log.partitioner import partition_of
 from millstream.pipeline import Pipeline
 from millstream.plan.nodes import EventTime
 from millstream.plan.relation import tumbling
-from millstream.runtime.heartbeat import Quiet, due
+from millstream.runtime.begin import chain_of
+from millstream.runtime.delivery import Position
+from millstream.runtime.heartbeat import Heartbeats, Quiet, due
 from millstream.runtime.run import Progress, run
 from millstream.runtime.verify import verify
 from millstream.sink import open_store
+from millstream.testing.kafka import KafkaBroker
+from tests.waiting import until
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 KEY = next(key for key in (b"%d" % number for number in range(9)) if partition_of(key, 2) == 0)
@@ -129,3 +143,85 @@ def test_a_partition_that_is_behind_is_not_idle_however_old_its_last_record() ->
     assert due(time, behind, 90_000_000) == {1: 50}
     assert due(time, {0: Quiet(50, 60, unread=True), 1: Quiet(40, 60, unread=True)}, 90_000_000) == {}
     assert due(time, {0: Quiet(50, 60), 1: Quiet(40, 60)}, 90_000_000) == {0: 89_000_000, 1: 89_000_000}
+
+
+def test_the_clock_says_nothing_where_events_are_older_than_their_append_allows() -> None:
+    second = 1_000_000
+    time = EventTime("at", delay=timedelta(seconds=10), idle=timedelta(seconds=30))
+    now, append = 10_000 * second, 9_000 * second
+    newest = append - 40 * second  # as old as the delay and the idle time together
+    assert due(time, {0: Quiet(newest - 10 * second, append)}, now) == {0: now - 40 * second}
+    assert due(time, {0: Quiet(newest - 10 * second - 1, append)}, now) == {}
+    # History in one of two partitions is enough, and a partition without events says nothing.
+    live = Quiet(append - 10 * second, append)
+    assert due(time, {0: live, 1: Quiet(0, append)}, now) == {}
+    assert due(time, {0: live, 1: Quiet(None, None)}, now) == dict.fromkeys((0, 1), now - 40 * second)
+    assert due(time, {0: Quiet(None, append)}, now) == {}
+    # Partitions that are idle beside others still follow those.
+    assert due(time, {0: Quiet(0, now), 1: Quiet(None, None)}, now) == {1: 0}
+
+
+def test_a_live_run_over_events_of_january_writes_nothing_into_their_topic(spark: SparkSession, tmp_path: Path) -> None:
+    made = Pipeline(
+        "fill",
+        log=f"sqlite:{tmp_path / 'log.db'}",
+        to=f"sqlite:{tmp_path / 'views.db'}",
+        checkpoint=str(tmp_path / "check"),
+        buckets=1,
+    )
+    for name in ("january", "today"):
+        ticks = made.stream(name, "at timestamp", time="at", delay="1 second", idle="2 seconds")
+        made.view(f"{name}_closed", ticks.group_by(tumbling("at", "1 minute")).agg(n="count(*)"), emit="final")
+    stop = threading.Event()
+    told: list[Progress] = []
+    with open_log(made.log, create=True) as log:
+        for name in ("january", "today"):
+            log.create_topic(name)
+
+        def append(topic: str, at: datetime) -> None:
+            log.append(topic, [Event(json.dumps({"at": at.isoformat()}).encode())])
+
+        def after(progress: Progress) -> None:
+            told.append(progress)
+            if progress.admitted == 3 or progress.late or len(told) > 40:
+                stop.set()
+            elif log.bounds("today")[0].end > 1 and progress.admitted == 2:  # the clock has spoken
+                assert log.bounds("january")[0].end == 1
+                append("january", BEGIN + timedelta(minutes=5))
+
+        append("january", BEGIN)
+        append("today", datetime.now(UTC))
+        run(made, spark=spark, stop=stop, progress=after)
+        assert (told[-1].admitted, told[-1].late) == (3, 0)
+        assert log.bounds("january")[0].end == 2
+    assert made.views["january_closed"].arrow().column("n").to_pylist() == [1]
+
+
+def test_who_may_not_write_is_told_once_and_there_are_no_heartbeats(caplog: pytest.LogCaptureFixture) -> None:
+    rights = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "allow.everyone.if.no.acl.found": "true",
+    }
+    with KafkaBroker(settings=rights) as broker, open_log(broker.url) as log:
+        log.create_topic("ticks", 2)
+        reads = (AclOperation.READ, AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS)
+        topic, anyone = (ResourceType.TOPIC, "ticks", ResourcePatternType.LITERAL), ("User:ANONYMOUS", "*")
+        rules = [AclBinding(*topic, *anyone, what, AclPermissionType.ALLOW) for what in reads]
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        for made in admin.create_acls(rules).values():
+            made.result()
+        with pytest.raises(NotAllowed, match=r"topic ticks at .*TOPIC_AUTHORIZATION_FAILED") as raised:
+            until(lambda: log.append("ticks", [Event(b"{}")]) and False, what="the broker's refusal")
+        assert "--no-heartbeats" in raised.value.hint
+        pipeline = Pipeline("reader", log=broker.url)
+        ticks = pipeline.stream("ticks", "at timestamp", time="at")
+        pipeline.view("counted", ticks.group_by(tumbling("at", "1 minute")).agg(n="count(*)"))
+        position = Position({}, {"ticks": {0: 1, 1: 0}}, {"ticks": {0: 5}}, {"ticks": {0: 9}})
+        beats = Heartbeats(log, chain_of(pipeline), position, pipeline.name)
+        ends = log.bounds("ticks")
+        for _ in range(2):
+            assert not beats.beat(None, None)  # type: ignore[arg-type]  # asked only where the clock counts
+        assert [record.message.split(":")[0] for record in caplog.records if record.name == "millstream"] == [
+            "pipeline reader appends no heartbeats, a silent partition holds its windows open"
+        ]
+        assert log.bounds("ticks") == ends

@@ -59,6 +59,7 @@ COLUMNS = {
     metavar="N",
     help="Records a batch, at most; an append is never cut.  [default: 4000000]",
 )
+@click.option("--no-heartbeats", is_flag=True, help="Append nothing to the log: windows close only by what comes.")
 @click.option("--takeover", is_flag=True, help="Take the pipeline from the process that runs it.")
 @click.option("--rebuild", is_flag=True, help="Forget views and checkpoint and compute everything anew from the log.")
 @click.option("--batch", is_flag=True, help="Compute the views over a range of the log by one Spark job, and end.")
@@ -79,6 +80,7 @@ def command(
     close: bool,
     interval: timedelta | str,
     rate_limit: int | None,
+    no_heartbeats: bool,
     takeover: bool,
     rebuild: bool,
     batch: bool,
@@ -123,6 +125,7 @@ def command(
             rate_limit=rate_limit,
             takeover=takeover,
             rebuild=rebuild,
+            heartbeats=not no_heartbeats,
             progress=report,
             stop=stop,
         )
@@ -159,7 +162,11 @@ def _run_batch(
 
 def _refuse_mixture(context: click.Context, *, batch: bool) -> None:
     """Some options are of a stream only, some of a batch only."""
-    others = {"once", "interval", "rate_limit", "takeover", "rebuild"} if batch else {"first", "until", "to", "out"}
+    others = (
+        {"once", "interval", "rate_limit", "no_heartbeats", "takeover", "rebuild"}
+        if batch
+        else {"first", "until", "to", "out"}
+    )
     for option in context.command.params:
         given = context.get_parameter_source(option.name or "") is not click.core.ParameterSource.DEFAULT
         if option.name in others and given:

@@ -12,6 +12,7 @@ from millstream.errors import (
     GenerationFenced,
     LogUnavailable,
     MachineError,
+    NotAllowed,
     TopicExists,
     UnknownGroup,
     UnknownTopic,
@@ -84,6 +85,11 @@ def translate(error: Any, url: str, topic: str = "") -> Exception:
         return UnknownGroup(f"{url}: no such group", hint="`millstream groups list`")
     if name == "TOPIC_ALREADY_EXISTS":
         return TopicExists(f"topic {topic} exists already", hint=f"`millstream topics describe {topic}` shows it")
+    if name.endswith("_AUTHORIZATION_FAILED"):
+        return NotAllowed(
+            f"{f'topic {topic} at ' if topic else ''}{url}: {text} ({name})",
+            hint="ask who runs the broker for the right; a pipeline that may only read its topics runs with --no-heartbeats",
+        )
     if name in _FENCES:
         return GenerationFenced(f"{url}: {text}", hint="the group has moved on: poll again")
     if name in ("MSG_SIZE_TOO_LARGE", "INVALID_RECORD", "INVALID_TIMESTAMP"):

@@ -96,6 +96,8 @@ class TopicProducer:
                     f"{self._log.url}: no answer within {TIMEOUT:.0f} s; nothing was appended", hint="append again"
                 )
             if failed:
+                if failed[0].name() == "_PURGE_QUEUE":  # the transaction failed before; this says why
+                    self._bounded(client.commit_transaction, TIMEOUT)
                 raise translate(failed[0], self._log.url, self._topic)
             if sequence is not None and self._group is not None:
                 mark = ck.TopicPartition(self._topic, 0, sequence)

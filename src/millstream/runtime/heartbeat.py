@@ -7,12 +7,14 @@ the same place. It counts for the pipeline that wrote it (:mod:`millstream.log.h
 from __future__ import annotations
 
 import json
+import logging
 import time as clock_of
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from millstream.errors import NotAllowed
 from millstream.kernel.state import FOREVER
 from millstream.log import Log
 from millstream.log.heartbeat import write_heartbeat
@@ -22,6 +24,8 @@ from millstream.runtime.delivery import Position
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
+
+_log = logging.getLogger("millstream")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +49,8 @@ def due(time: EventTime, partitions: Mapping[int, Quiet], now: int | None) -> di
     """Which partitions of a stream are idle and hold the others back, and what to raise them to.
 
     ``now`` is the append clock, or None to go by the newest append alone. A partition is idle when nothing was appended to
-    it for the stream's ``idle`` and all of it is read. Others go on: it gets the least of their watermarks. All are idle: it follows the clock.
+    it for the stream's ``idle`` and all of it is read. Others go on: it gets the least of their watermarks. All are idle: it follows the
+    clock, if the stream's events do.
 
     >>> from datetime import timedelta
     >>> time = EventTime("at", idle=timedelta(seconds=1))
@@ -67,6 +72,8 @@ def due(time: EventTime, partitions: Mapping[int, Quiet], now: int | None) -> di
     if any(watermark is None for watermark in active):
         return {}  # a partition that has just begun says where time is with its next batch
     known = [watermark for watermark in active if watermark is not None]
+    if not known and not _goes_by_the_clock(time, partitions.values()):
+        return {}
     target = min(known) if known else clock - micros(time.delay) - micros(time.idle)
     return {
         number: target
@@ -75,11 +82,29 @@ def due(time: EventTime, partitions: Mapping[int, Quiet], now: int | None) -> di
     }
 
 
-class Heartbeats:
-    """The heartbeats of one run: for partitions that are new, that are silent, and for the end of all time."""
+def _goes_by_the_clock(time: EventTime, partitions: Iterable[Quiet]) -> bool:
+    """Whether events are about as old as their append: one that came now, as old as the last, would not be late by the clock.
 
-    def __init__(self, log: Log, chain: Chain, position: Position, pipeline: str) -> None:
+    It is not so where history is filled in: there the clock says nothing about what is still to come.
+    """
+    bound = 2 * micros(time.delay) + micros(
+        time.idle or timedelta(0)
+    )  # the watermark is a delay behind the newest event
+    known = [each for each in partitions if each.watermark is not None]
+    return bool(known) and all(
+        each.appended is None or each.appended - (each.watermark or 0) <= bound for each in known
+    )
+
+
+class Heartbeats:
+    """The heartbeats of one run: for partitions that are new, that are silent, and for the end of all time.
+
+    Where they are not ``wanted``, or the log does not let us write, there are none.
+    """
+
+    def __init__(self, log: Log, chain: Chain, position: Position, pipeline: str, *, wanted: bool = True) -> None:
         self.log, self.chain, self.position, self.pipeline = log, chain, position, pipeline
+        self._wanted = wanted
         self._beaten: dict[str, float] = {}
 
     def introduce(self, partitions: Mapping[str, int]) -> None:
@@ -93,7 +118,7 @@ class Heartbeats:
                     known[partition] = 0
                     self.position.start.setdefault(topic, {})[partition] = 0
                     if feed.source.time is not None and marks:
-                        append_heartbeat(self.log, topic, partition, min(marks.values()), self.pipeline)
+                        self._append(topic, partition, min(marks.values()))
             self.position.offsets[topic] = known
 
     def beat(self, query: StreamingQuery, now: int | None) -> bool:
@@ -118,9 +143,21 @@ class Heartbeats:
             if now is not None and len(found) == len(known) and not self._clock_may_speak(topic, time_of.idle):
                 continue
             for partition, moment in found.items():
-                append_heartbeat(self.log, topic, partition, moment, self.pipeline)
-                any_due = True
+                any_due |= self._append(topic, partition, moment)
         return any_due
+
+    def _append(self, topic: str, partition: int, moment: int) -> bool:
+        if self._wanted:
+            try:
+                append_heartbeat(self.log, topic, partition, moment, self.pipeline)
+            except NotAllowed as error:
+                self._wanted = False
+                _log.warning(
+                    "pipeline %s appends no heartbeats, a silent partition holds its windows open: %s",
+                    self.pipeline,
+                    error.message,
+                )
+        return self._wanted
 
     def _unread(self, query: StreamingQuery, topic: str) -> set[int]:
         """The partitions of which the log holds more than Spark has finished, be it a heartbeat; all, until it says.

@@ -136,6 +136,8 @@ def run(
     A session that is passed in is used and never stopped. ``progress`` is called after every batch, from another thread; what it
     raises is logged and does not end the run.
     """
+    if close and not heartbeats:
+        raise ConfigError("close ends time by heartbeats; found heartbeats off", hint="leave one of the two away")
     limit = RATE_LIMIT if rate_limit is None else rate_limit
     options = Options(once or close, close, parse_duration(interval), limit, takeover, rebuild, beside, heartbeats)
     if limit < 1:
@@ -209,7 +211,9 @@ class _Run:
             if last is not None:
                 self.position = Position.restore(checkpoint.start, last.offsets, last.state)
             partitions = {topic: len(found) for topic, found in bounds.items()}
-            self.heartbeats = Heartbeats(self.log, self.chain, self.position, self.pipeline.name)
+            self.heartbeats = Heartbeats(
+                self.log, self.chain, self.position, self.pipeline.name, wanted=self.options.heartbeats
+            )
             self.heartbeats.introduce(partitions)
             with our_settings(spark, checkpoint.tasks):
                 decoded = self._decoded(spark, folder, partitions)
@@ -375,8 +379,6 @@ class _Run:
                 self._failed(error)
                 return
             if caught_up is None:
-                if not self.options.heartbeats:
-                    continue
                 self.heartbeats.beat(query, time.time_ns() // 1000)
             elif caught_up.done(self.reached):
                 if self.heartbeats.beat(query, None) or not closed:
