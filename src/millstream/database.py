@@ -34,6 +34,7 @@ Trouble: TypeAlias = Literal[
     "closed",
     "full",
     "refused",
+    "large",
     "corrupt",
     "failed",
     "busy",
@@ -185,6 +186,8 @@ class Database:
             for db in list(self._open):
                 db.interrupt()
             raise self.trouble("failed", error, where) from error
+        except apsw.TooBigError as error:
+            raise self.trouble("large", error, where) from error
         except apsw.BusyError as error:
             raise self.trouble("busy", f"{BUSY_TIMEOUT // 1000} s", where) from error
         except (apsw.CantOpenError, apsw.ReadOnlyError, apsw.PermissionsError) as error:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from itertools import takewhile
 from pathlib import Path
 
+import apsw
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from millstream.errors import OffsetOutOfRange
+from millstream.errors import BadEvent, OffsetOutOfRange
 from millstream.event import Event
 from millstream.kernel.joined import Joined
 from millstream.log.contract import TopicSettings
-from millstream.log.scan import Part, scan_rows, scan_values
+from millstream.log.scan import Part, records_within, scan_rows, scan_values
 from millstream.log.sqlite import SqliteLog
 
 RESERVED = b"reserved"
@@ -74,3 +75,56 @@ def test_a_range_that_is_gone_is_refused(tmp_path: Path) -> None:
         for scan in (lambda part: scan_rows(log, part, 5), lambda part: scan_values(log, part, 5, RESERVED)):
             with pytest.raises(OffsetOutOfRange):
                 scan(Part("t", 0, 7, 9))
+
+
+sizes = st.lists(st.integers(0, 90), min_size=1, max_size=12)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(sizes=sizes, limit=st.integers(1, 12), most=st.integers(30, 200))  # SQLite's least
+@example(sizes=[20, 20, 20], limit=12, most=30)
+@example(sizes=[90, 1, 1], limit=12, most=30)
+def test_a_part_is_read_in_pieces_of_so_many_bytes(tmp_path: Path, sizes: list[int], limit: int, most: int) -> None:
+    (tmp_path / "log.db").unlink(missing_ok=True)
+    with SqliteLog(tmp_path / "log.db") as log:
+        log.create_topic("t", 1)
+        log.append("t", [Event(b"x" * size, key=b"k") for size in sizes])
+        read: list[int] = []
+        while len(read) < len(sizes):
+            part = Part("t", 0, len(read), len(sizes))
+            found = scan_values(log, part, limit, RESERVED, most)
+            assert found is not None
+            assert len(found.offsets) == 1 or len(found.joined) <= most
+            read += found.lengths.tolist()
+        assert read == sizes
+        read = []
+        while len(read) < len(sizes):
+            rows = scan_rows(log, Part("t", 0, len(read), len(sizes)), limit, most)
+            assert len(rows) == 1 or sum(len(row[3] or b"") + len(row[4] or b"") for row in rows) <= most
+            read += [len(row[4] or b"") for row in rows]
+        assert read == sizes
+
+
+def test_so_many_bytes_are_so_many_records_wherever_the_large_ones_are(tmp_path: Path) -> None:
+    with SqliteLog(tmp_path / "log.db") as log:
+        log.create_topic("t", 1)
+        log.create_topic("u", 1)
+        assert records_within(log, [Part("t", 0, 0, 0), Part("u", 0, 0, 0)], 100) == 1
+        log.append("t", [Event(b"x" * 1000) for _ in range(64)])
+        log.append("u", [Event(b"x") for _ in range(6400)])
+        parts = [Part("t", 0, 0, 64), Part("u", 0, 0, 6400)]
+        assert records_within(log, parts, 100_000) == 6464
+        assert records_within(log, parts, 11_000) == 1010, "ten large ones, and the small ones beside them"
+        assert records_within(log, parts, 1) == 1
+        log.append("t", [Event(b"x") for _ in range(6400)])
+        assert records_within(log, [Part("t", 0, 0, 6464)], 5_000) <= 10
+        assert records_within(log, [Part("t", 0, 64, 6464)], 5_000) == 5_000
+
+
+def test_a_value_beyond_what_sqlite_holds_is_named(tmp_path: Path) -> None:
+    with SqliteLog(tmp_path / "log.db") as log:
+        log.create_topic("t", 1)
+        log.append("t", [Event(b"x" * 100)])
+        log.store.db.limit(apsw.SQLITE_LIMIT_LENGTH, 50)
+        with pytest.raises(BadEvent, match="topic t partition 0.*more than SQLite can hold"):
+            scan_rows(log, Part("t", 0, 0, 1), 1)

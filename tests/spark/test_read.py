@@ -19,7 +19,7 @@ from millstream.log.archive import Archive
 from millstream.log.contract import Log, TopicSettings
 from millstream.log.lag import lag
 from millstream.spark.read import COLUMNS, java_settings, read_batch, read_stream
-from millstream.spark.source import Options, cut
+from millstream.spark.source import Options, StreamReader, cut
 from tests.contracts.log import name, read_all
 from tests.waiting import until
 
@@ -267,6 +267,19 @@ def test_a_cut_takes_exactly_the_limit_and_never_passes_the_end() -> None:
         taken = {p: cut_at["t"][p] - start["t"][p] for p in end["t"]}
         assert sum(taken.values()) == min(limit, 101)
         assert all(0 <= taken[p] <= end["t"][p] - start["t"][p] for p in taken)
+
+
+def test_a_batch_is_bounded_in_bytes(embedded: Log, tmp_path: Path) -> None:
+    embedded.create_topic("t", 1)
+    for _ in range(10):
+        embedded.append("t", [Event(b"x" * 100)])
+    options = {"log": f"sqlite:{tmp_path / 'log.db'}", "subscribe": "t", "maxOffsetsPerTrigger": "8"}
+    reader = StreamReader(Options.of({**options, "maxBytesPerTrigger": "300"}))
+    try:
+        assert reader.latestOffset({"t": {"0": 0}}, reader.getDefaultReadLimit()) == {"t": {"0": 3}}
+        assert reader.latestOffset({"t": {"0": 8}}, reader.getDefaultReadLimit()) == {"t": {"0": 10}}
+    finally:
+        reader.stop()
 
 
 def test_secrets_reach_sparks_kafka_client_under_its_names(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,6 +59,12 @@ COLUMNS = {
     metavar="N",
     help="Records a batch, at most; an append is never cut.  [default: 4000000]",
 )
+@click.option(
+    "--byte-limit",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Bytes a batch of the embedded log, about, estimated by some of its records.  [default: 1073741824]",
+)
 @click.option("--no-heartbeats", is_flag=True, help="Append nothing to the log: windows close only by what comes.")
 @click.option("--takeover", is_flag=True, help="Take the pipeline from the process that runs it.")
 @click.option("--rebuild", is_flag=True, help="Forget views and checkpoint and compute everything anew from the log.")
@@ -80,6 +86,7 @@ def command(
     close: bool,
     interval: timedelta | str,
     rate_limit: int | None,
+    byte_limit: int | None,
     no_heartbeats: bool,
     takeover: bool,
     rebuild: bool,
@@ -123,6 +130,7 @@ def command(
             close=close,
             interval=pause,
             rate_limit=rate_limit,
+            byte_limit=byte_limit,
             takeover=takeover,
             rebuild=rebuild,
             heartbeats=not no_heartbeats,
@@ -163,7 +171,7 @@ def _run_batch(
 def _refuse_mixture(context: click.Context, *, batch: bool) -> None:
     """Some options are of a stream only, some of a batch only."""
     others = (
-        {"once", "interval", "rate_limit", "no_heartbeats", "takeover", "rebuild"}
+        {"once", "interval", "rate_limit", "byte_limit", "no_heartbeats", "takeover", "rebuild"}
         if batch
         else {"first", "until", "to", "out"}
     )

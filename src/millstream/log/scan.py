@@ -1,16 +1,18 @@
 """Bulk reading of the embedded log, for whoever makes no records of it: stored rows, or only what a decoder needs, as columns.
 
-Both read one range of one partition in one read transaction, and refuse a range that is no longer there.
+Both read one range of one partition in one read transaction, and refuse a range that is no longer there. They end where there
+would be too many records or bytes, so memory is bounded however large the records are; one record is always read.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import apsw
 import numpy as np
 import numpy.typing as npt
 
@@ -23,6 +25,11 @@ if TYPE_CHECKING:
     from millstream.database import Db
     from millstream.log.archive import Row
     from millstream.log.sqlite import SqliteLog
+
+
+MOST_BYTES = 32 << 20
+"""Bytes of records that are read at once."""
+_STEPS, _SAMPLE = 64, 16
 
 
 class Part(NamedTuple):
@@ -46,48 +53,89 @@ class Values(NamedTuple):
     joined: bytes
 
 
-def scan_rows(log: SqliteLog, part: Part, limit: int) -> list[Row]:
-    """Up to ``limit`` stored rows of a part, as they are."""
+def scan_rows(log: SqliteLog, part: Part, limit: int, most: int = MOST_BYTES) -> list[Row]:
+    """Up to ``limit`` stored rows of a part, and ``most`` bytes, as they are."""
     with _scanning(log, part) as (db, table):
+        part = part._replace(end=_end(db, table, part, limit, most))
         found: list[Row] = db.execute(f"SELECT * FROM {table} {_SOME}", (part.start, part.end, limit)).fetchall()
         if any(map(operator.itemgetter(5), found)):
             found = [(*stored, None if h is None else load_headers(h)) for *stored, h in found]  # type: ignore[misc,arg-type]
         return found
 
 
-def scan_values(log: SqliteLog, part: Part, limit: int, without: bytes) -> Values | None:
-    """Up to ``limit`` records of a part as columns, at half the cost of rows: SQLite puts them together.
+def scan_values(log: SqliteLog, part: Part, limit: int, without: bytes, most: int = MOST_BYTES) -> Values | None:
+    """Up to ``limit`` records of a part, and ``most`` bytes, as columns, at half the cost of rows: SQLite puts them together.
 
     They end before the first whose key begins with ``without``. None if that cannot be: there is none before it, or one has no
     value.
     """
     with _scanning(log, part) as (db, table):
-        ask = partial(_whole, db, table, part.start)
-        keys = (without, without[:-1] + bytes([without[-1] + 1]))
-        end = min(part.end, part.start + limit)
+        before = db.limit(apsw.SQLITE_LIMIT_LENGTH, most)  # SQLite counts as it goes, which costs nothing
+        try:
+            return _values(db, table, part, limit, without)
+        except apsw.TooBigError:
+            db.limit(apsw.SQLITE_LIMIT_LENGTH, before)
+            return _values(db, table, part._replace(end=_end(db, table, part, limit, most)), limit, without)
+        finally:
+            db.limit(apsw.SQLITE_LIMIT_LENGTH, before)
+
+
+def records_within(log: SqliteLog, parts: Sequence[Part], most: int) -> int:
+    """How many records, each part going on at the same pace, have about ``most`` bytes together; at least one.
+
+    Some records of each of :data:`_STEPS` steps are looked at, and only where there may be more bytes than that at all.
+    """
+    waiting = sum(part.end - part.start for part in parts)
+    with log.store.read() as db:
+        ids = {part.topic: log.row(part.topic, db).id for part in parts}
+        stored = "SELECT bytes FROM partition WHERE topic = ? AND partition = ?"
+        if sum(db.execute(stored, (ids[part.topic], part.partition)).get for part in parts) <= most:
+            return max(1, waiting)
+        total = 0.0
+        for step in range(_STEPS):
+            size = sum(_about(db, records_table(ids[part.topic], part.partition), part, step) for part in parts)
+            if total + size > most:
+                return max(1, int(waiting * (step + (most - total) / size) / _STEPS))
+            total += size
+    return max(1, waiting)
+
+
+def _about(db: Db, table: str, part: Part, step: int) -> float:
+    """About how many bytes a step of a part has."""
+    low, high = (part.start + (part.end - part.start) * each // _STEPS for each in (step, step + 1))
+    some = f"SELECT {_SIZE} AS size FROM {table} {_SOME}"
+    mean: float | None = db.execute(f"SELECT avg(size) FROM ({some})", (low, high, _SAMPLE)).get
+    return (high - low) * (mean or 0.0)
+
+
+def _values(db: Db, table: str, part: Part, limit: int, without: bytes) -> Values | None:
+    ask = partial(_whole, db, table, part.start)
+    keys = (without, without[:-1] + bytes([without[-1] + 1]))
+    end = min(part.end, part.start + limit)
+    count, there, marked, appended, joined = ask(end, _COLUMNS, *keys)
+    if count < end - part.start:  # a compacted topic has gaps
+        some = f"SELECT max(offset) + 1 FROM (SELECT offset FROM {table} {_SOME})"
+        end = db.execute(some, (part.start, part.end, limit)).get or end
         count, there, marked, appended, joined = ask(end, _COLUMNS, *keys)
-        if count < end - part.start:  # a compacted topic has gaps
-            some = f"SELECT max(offset) + 1 FROM (SELECT offset FROM {table} {_SOME})"
-            end = db.execute(some, (part.start, part.end, limit)).get or end
-            count, there, marked, appended, joined = ask(end, _COLUMNS, *keys)
-        if there < count:
-            return None
-        if marked is not None:
-            end = marked
-            count, _, _, appended, joined = ask(end, _COLUMNS, *keys)
-        if not count:
-            return None
-        offsets = np.arange(part.start, end)
-        if count < len(offsets):
-            offsets = _numbers(*ask(end, "group_concat(offset)"))
-        newlines = np.flatnonzero(np.frombuffer(joined, np.uint8) == ord("\n"))
-        if len(newlines) == count - 1:
-            lengths = np.diff(newlines, prepend=-1, append=len(joined)) - 1
-        else:  # some are in the values
-            lengths = _numbers(*ask(end, "group_concat(length(value))"))
+    if there < count:
+        return None
+    if marked is not None:
+        end = marked
+        count, _, _, appended, joined = ask(end, _COLUMNS, *keys)
+    if not count:
+        return None
+    offsets = np.arange(part.start, end)
+    if count < len(offsets):
+        offsets = _numbers(*ask(end, "group_concat(offset)"))
+    newlines = np.flatnonzero(np.frombuffer(joined, np.uint8) == ord("\n"))
+    if len(newlines) == count - 1:
+        lengths = np.diff(newlines, prepend=-1, append=len(joined)) - 1
+    else:  # some are in the values
+        lengths = _numbers(*ask(end, "group_concat(length(value))"))
     return Values(offsets, _numbers(appended), lengths, joined)
 
 
+_SIZE = "ifnull(length(key), 0) + ifnull(length(value), 0) + ifnull(length(headers), 0)"
 _SOME = "WHERE offset >= ? AND offset < ? ORDER BY offset LIMIT ?"
 _COLUMNS = (
     "count(*), count(value), min(CASE WHEN key >= ? AND key < ? THEN offset END),"
@@ -100,6 +148,19 @@ def _whole(db: Db, table: str, start: int, end: int, columns: str, *bindings: by
     asked = f"SELECT {columns} FROM {table} WHERE offset >= ? AND offset < ?"
     found: tuple[Any, ...] = db.execute(asked, (*bindings, start, end)).fetchone()
     return found
+
+
+def _end(db: Db, table: str, part: Part, limit: int, most: int) -> int:
+    """Where a part ends if it is to have no more than so many bytes among its first records; after the first one at the least."""
+    asked = (part.start, part.end, limit)
+    if db.execute(f"SELECT total(size) FROM (SELECT {_SIZE} AS size FROM {table} {_SOME})", asked).get <= most:
+        return part.end
+    total = 0
+    for count, (offset, size) in enumerate(db.execute(f"SELECT offset, {_SIZE} FROM {table} {_SOME}", asked)):
+        total += size
+        if count and total > most:
+            return int(offset)
+    return part.end
 
 
 @contextmanager

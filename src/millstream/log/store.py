@@ -71,6 +71,11 @@ LOG_FILE = Form(
             "free some space and append again",
         ),
         "refused": Words(BadEvent, "key and value must be bytes or None; nothing was appended"),
+        "large": Words(
+            BadEvent,
+            "{where}: more than SQLite can hold in one value ({why})",
+            "one record, with its key and headers, has at most 1,000,000,000 bytes",
+        ),
         "corrupt": Words(
             LogCorrupt,
             "{where}: the stored bytes are not what was written ({why}); nothing was changed",

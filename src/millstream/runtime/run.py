@@ -27,6 +27,8 @@ from millstream.kernel.host import Host
 from millstream.kernel.state import FOREVER
 from millstream.log import open_log
 from millstream.log.contract import Bounds
+from millstream.log.scan import Part, records_within
+from millstream.log.sqlite import SqliteLog
 from millstream.outlet import Outlet
 from millstream.pipeline import Pipeline
 from millstream.plan.schema import parse_duration
@@ -64,6 +66,8 @@ if TYPE_CHECKING:
 
 RATE_LIMIT = 4_000_000
 """Records of a batch, at most, unless said: what they change passes through the driver's memory."""
+BYTE_LIMIT = 1 << 30
+"""Bytes of a batch of the embedded log, about, unless said: records of up to 268 bytes are bounded by their number alone."""
 
 _TICK, _MOMENT = 0.2, 0.01
 _PATIENCE = 60.0
@@ -74,7 +78,7 @@ _PATIENCE = 60.0
 class Options:
     """How to run. ``once`` stops when everything that was there at the start is done; ``close`` then ends all time.
 
-    ``rate_limit`` bounds the records of a batch; an append is never cut in two. ``rebuild`` forgets views and checkpoint
+    ``rate_limit`` bounds the records of a batch, ``byte_limit`` their bytes; an append is never cut in two. ``rebuild`` forgets views and checkpoint
     first. ``takeover`` takes the pipeline from whoever runs it. ``beside`` builds a version beside the one that is stored, for
     :mod:`millstream.runtime.rebuild`: under names of its own, and nothing is sent to sinks. Without ``heartbeats`` nothing is
     appended to the log, so that windows close only by what comes.
@@ -88,6 +92,7 @@ class Options:
     rebuild: bool = False
     beside: bool = False
     heartbeats: bool = True
+    byte_limit: int = BYTE_LIMIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +129,7 @@ def run(
     close: bool = False,
     interval: str | timedelta = timedelta(0),
     rate_limit: int | None = None,
+    byte_limit: int | None = None,
     takeover: bool = False,
     rebuild: bool = False,
     beside: bool = False,
@@ -139,9 +145,13 @@ def run(
     if close and not heartbeats:
         raise ConfigError("close ends time by heartbeats; found heartbeats off", hint="leave one of the two away")
     limit = RATE_LIMIT if rate_limit is None else rate_limit
-    options = Options(once or close, close, parse_duration(interval), limit, takeover, rebuild, beside, heartbeats)
-    if limit < 1:
-        raise ConfigError(f"rate_limit: found {rate_limit}, expected at least 1")
+    most = BYTE_LIMIT if byte_limit is None else byte_limit
+    options = Options(
+        once or close, close, parse_duration(interval), limit, takeover, rebuild, beside, heartbeats, most
+    )
+    for name, given in (("rate_limit", limit), ("byte_limit", most)):
+        if given < 1:
+            raise ConfigError(f"{name}: found {given}, expected at least 1")
     return _Run(pipeline, options, guarded(progress), stop or threading.Event()).run(spark)
 
 
@@ -260,13 +270,16 @@ class _Run:
 
     def _comes_at_once(self, bounds: Mapping[str, Mapping[int, Bounds]]) -> bool:
         """Whether the first batch has all that there is, so that the end of all time may come with it."""
-        waiting = [
-            bound.end - self.position.offsets.get(topic, {}).get(p, bound.start)
+        if not isinstance(self.log, SqliteLog):
+            return False
+        parts = [
+            Part(topic, p, self.position.offsets.get(topic, {}).get(p, bound.start), bound.end)
             for topic, found in bounds.items()
             for p, bound in found.items()
         ]
-        heartbeats = len(waiting)
-        return self.pipeline.log.startswith("sqlite:") and 0 < sum(waiting) <= self.options.rate_limit - heartbeats
+        waiting, heartbeats = sum(part.end - part.start for part in parts), len(parts)
+        fits = records_within(self.log, parts, self.options.byte_limit) >= waiting
+        return fits and 0 < waiting <= self.options.rate_limit - heartbeats
 
     def _wait(self, why: str) -> None:
         self.progress = replace(self.progress, waiting=why)
@@ -288,6 +301,7 @@ class _Run:
             group=self.group,
             limit=self.options.rate_limit,
             kafka=self.pipeline.kafka or {},
+            max_bytes=self.options.byte_limit,
             decoder=shortcut.decoder_for(spark, self.host),
             watermarks=str(watermarks_of(folder)) if self.chain.early else "",
         )

@@ -57,6 +57,11 @@ VIEW_FILE = Form(
             "free some space and run again",
         ),
         "refused": Words(ViewError, "{where}: {why}; nothing was written"),
+        "large": Words(
+            ViewError,
+            "{where}: more than SQLite can hold in one value ({why})",
+            "a value of a view has at most 1,000,000,000 bytes; keep less in it",
+        ),
         "corrupt": Words(
             ViewError,
             "{where}: the stored bytes are not what was written ({why}); nothing was changed",

@@ -48,6 +48,7 @@ def stream_records(
     group: str,
     limit: int | None,
     kafka: Mapping[str, str],
+    max_bytes: int | None = None,
     decoder: Decoder | None = None,
     watermarks: str = "",
 ) -> DataFrame:
@@ -64,7 +65,7 @@ def stream_records(
         spark.dataSource.register(MillstreamSource)
         options |= {"log": absolute(log), "subscribe": ",".join(partitions), "assign": assign, "group": group}
         options |= {"includeAppendTime": "true", "includeHeaders": "false", "wholeAppends": "true"}
-        options |= {"watermarks": watermarks}
+        options |= {"watermarks": watermarks, "maxBytesPerTrigger": str(max_bytes or "")}
         return _embedded(spark.readStream.format("millstream").options(**options), decoder)
     options |= {"assign": assign, **kafka_options(log, kafka)}
     return _kafka(spark.readStream.format("kafka").options(**options), decoder)

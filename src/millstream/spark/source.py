@@ -2,7 +2,7 @@
 
 Columns and option names are those of Spark's Kafka source: key, value, topic, partition, offset, timestamp, headers;
 ``subscribe`` (topics, by comma), ``startingOffsets``, ``endingOffsets`` (batch), ``startingTimestamp``,
-``maxOffsetsPerTrigger``, ``minPartitions``. Ours are ``log`` (the address), ``archive`` (a folder: offsets that have
+``maxOffsetsPerTrigger``, ``minPartitions``; ``maxBytesPerTrigger``, estimated, is that of Spark's files. Ours are ``log`` (the address), ``archive`` (a folder: offsets that have
 left the live log are read from there), ``group`` (the consumer group that shows the progress, ``spark-TOPIC`` unless
 named), ``includeAppendTime``, ``includeHeaders`` (true unless said), ``assign`` (JSON, topic → partitions: only these, even if the topic grows),
 ``wholeAppends`` (a limit never cuts an append in two: all partitions are cut at one append time), and for pipelines ``decoder``
@@ -16,6 +16,7 @@ says otherwise. A range that is neither in the log nor in the archive is an erro
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
@@ -31,7 +32,7 @@ from millstream.errors import ConfigError
 from millstream.event import TopicPartition, from_millis
 from millstream.log.archive import SCHEMA, Archive, to_arrow
 from millstream.log.contract import Bounds, check_offset
-from millstream.log.scan import Part, Values, scan_rows, scan_values
+from millstream.log.scan import Part, Values, records_within, scan_rows, scan_values
 from millstream.log.sqlite import SqliteLog
 from millstream.log.store import first_appended_after, records_table
 from millstream.spark import shortcut
@@ -59,7 +60,7 @@ TYPES = {
 WATERMARKS = ""
 """Where offsets keep watermarks: no topic has that name."""
 CHUNK = 20_000
-"""Records that are read and decoded at once."""
+"""Records that are read and decoded at once; fewer where they are large."""
 _SMALL = 10_000  # records
 
 
@@ -82,6 +83,7 @@ class Options:
     headers: bool = True
     decoder: str = ""
     watermarks: str = ""
+    max_bytes: int | None = None
 
     @property
     def columns(self) -> list[str]:
@@ -122,6 +124,9 @@ class Options:
             headers=low.get("includeheaders", "true").lower() == "true",
             decoder=low.get("decoder", ""),
             watermarks=low.get("watermarks", ""),
+            max_bytes=_number("maxBytesPerTrigger", low["maxbytespertrigger"])
+            if low.get("maxbytespertrigger")
+            else None,
         )
 
 
@@ -301,7 +306,7 @@ class _Planner:
         """Chunks by the values alone; what is left is read again, whole."""
 
         def raw(left: npt.NDArray[np.bool_]) -> pa.RecordBatch:
-            rows = scan_rows(self.log, part._replace(end=int(values.offsets[-1]) + 1), CHUNK)
+            rows = scan_rows(self.log, part._replace(end=int(values.offsets[-1]) + 1), CHUNK, sys.maxsize)
             return to_arrow(part.topic, part.partition, list(compress(rows, left)))
 
         records = shortcut.records_of(values)
@@ -337,7 +342,15 @@ class StreamReader(_Planner, DataSourceStreamReader, SupportsTriggerAvailableNow
         self.commit(start)  # Spark asks only after it has finished what lies before, and commit() comes a batch late
         places, end = places_of(start), self._target or self.ends()
         if isinstance(limit, ReadMaxRows):
-            end = (self._cut_at_append if self.options.whole_appends else cut)(places, end, limit.max_rows)
+            most = limit.max_rows
+            if self.options.max_bytes is not None:
+                waiting = [
+                    Part(t, int(p), places.get(t, {}).get(p, 0), upto)
+                    for t, found in end.items()
+                    for p, upto in found.items()
+                ]
+                most = min(most, records_within(self.log, waiting, self.options.max_bytes))
+            end = (self._cut_at_append if self.options.whole_appends else cut)(places, end, most)
         if not self.options.watermarks:
             return end
         if end == places:

@@ -1,0 +1,66 @@
+"""Large, deep and bad records through a pipeline: right, in batches and pieces of bounded size, and nothing stops."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from millstream.errors import BadEvent
+from millstream.event import Event
+from millstream.log import open_log
+from millstream.log.scan import MOST_BYTES
+from millstream.pipeline import Pipeline
+from millstream.runtime.run import Progress, run
+from millstream.sink import open_store
+from millstream.spark.source import Options, StreamReader, Task
+
+MB = 1_000_000
+
+
+def large(n: int, size: int) -> Event:
+    head = json.dumps({"n": n, "text": ""})[:-2]
+    return Event(f'{head}{"x" * (size - len(head) - 2)}"}}'.encode())
+
+
+def test_records_of_the_largest_size_are_read_in_pieces(tmp_path: Path) -> None:
+    with open_log(f"sqlite:{tmp_path / 'log.db'}", create=True) as log:
+        log.create_topic("t", 1)
+        for n in range(0, 100, 10):
+            log.append("t", [large(n + i, MB) for i in range(10)])
+    reader = StreamReader(Options.of({"log": f"sqlite:{tmp_path / 'log.db'}", "subscribe": "t"}))
+    try:
+        [task] = reader.partitions({"t": {"0": 0}}, {"t": {"0": 100}})
+        assert isinstance(task, Task)
+        sizes = [(batch.num_rows, pa.Table.from_batches([batch]).nbytes) for batch in reader.read(task)]
+    finally:
+        reader.stop()
+    assert sum(rows for rows, _ in sizes) == 100
+    assert max(size for _, size in sizes) < MOST_BYTES + MB
+
+
+def test_batches_are_bounded_in_bytes_and_bad_records_stop_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    made = Pipeline("p", log=f"sqlite:{tmp_path / 'log.db'}", to=f"sqlite:{tmp_path / 'views.db'}", buckets=1)
+    made.checkpoint = str(tmp_path / "check")
+    made.view("v", made.stream("t", "n long, text string").group_by().agg(n="count(*)", bytes="sum(length(text))"))
+    with open_log(made.log, create=True) as log:
+        log.create_topic("t", 1)
+        for n in range(0, 60, 5):
+            log.append("t", [large(n + i, 200_000) for i in range(5)])
+        with pytest.raises(BadEvent):
+            log.append("t", [large(0, MB + 1)])
+        log.append("t", [Event(b"[" * 200_000), Event(b'{"n":' * 100_000), *(Event(b"nonsense") for _ in range(3_000))])
+    seen: list[Progress] = []
+    run(made, spark=spark, once=True, byte_limit=1_000_000, progress=seen.append)
+    done = [each.records for each in seen]
+    assert len(done) > 4
+    assert (done[-1], seen[-1].admitted, seen[-1].malformed) == (3_062, 60, 3_002)
+    length = 200_000 - len('{"n": 0, "text": ""}')
+    rows = made.views["v"].arrow().to_pylist()
+    assert rows == [{"n": 60, "bytes": 60 * length - 50}]
+    with open_store(made.to) as store:
+        letters = store.dead_letters("p", limit=5_000).to_pylist()
+    assert max(len(each["detail"]) for each in letters) < 1_000
