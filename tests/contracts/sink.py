@@ -327,12 +327,47 @@ class SinkContract:
         writer.next += 1
         writer.commit(BAG, ("home", 2.0, 1))
         ledger = writer.sink.entries(PIPELINE)
-        assert not writer.sink.commit(first)
         assert not writer.sink.commit(writer.batch((BAG, [("home", 2.0, 1)]), batch=1))
         assert rows(store, "bag") == [("home", 1.0), ("home", 2.0)]
         assert writer.sink.entries(PIPELINE) == ledger
         assert store.dead_letters().num_rows == 1
         assert store.admission().to_pylist()[0]["records"] == 1
+
+    @pytest.mark.parametrize(
+        ("batch", "more", "match"),
+        [
+            (
+                1,
+                {"offsets": {"t": {0: 20, 1: 5}}},
+                "batch 1 of checkpoint c1 comes again, but batch 2 is stored already",
+            ),
+            (2, {"offsets": {"t": {0: 31, 1: 5}}}, "batch 2 .* ends at t/0 offset 31; the stored one at 30"),
+            (
+                2,
+                {"offsets": {"t": {0: 30, 1: 5}}, "state": {"planned": {"t": {"0": 29, "1": 6}}}},
+                "offset 29; the stored one at 30",
+            ),
+        ],
+        ids=["below the newest", "larger", "planned otherwise"],
+    )
+    def test_a_batch_that_comes_again_as_another_is_an_error(
+        self, writer: Writer, store: Store, batch: int, more: dict[str, Any], match: str
+    ) -> None:
+        for number in range(3):
+            at = {"t": {0: 10 * (number + 1), 1: 5}}
+            planned = {"planned": {"t": {"0": 10 * (number + 1), "1": 6}}}
+            writer.commit(BAG, ("home", float(number), 1), offsets=at, state=planned)
+        ledger = writer.sink.entries(PIPELINE)
+        more = {"state": ledger[0].state, **more}
+        with pytest.raises(CheckpointMismatch, match=match) as caught:
+            writer.sink.commit(writer.batch((BAG, [("lost", 1.0, 1)]), batch=batch, **more))
+        assert "--rebuild" in caught.value.hint
+        assert writer.sink.entries(PIPELINE) == ledger
+        assert len(rows(store, "bag")) == 3
+        same = writer.batch(
+            (BAG, [("home", 2.0, 1)]), batch=2, offsets={"t": {0: 30, 1: 5, 2: 0}}, state=ledger[0].state
+        )
+        assert not writer.sink.commit(same)  # a partition that came since is no difference
 
     def test_a_skipped_batch_is_an_error(self, writer: Writer, store: Store) -> None:
         writer.commit(BAG, ("home", 1.0, 1))

@@ -73,3 +73,15 @@ def test_one_of_a_later_version_is_refused(tmp_path: Path) -> None:
     change(folder, format=FORMAT + 1)
     with pytest.raises(CheckpointMismatch, match=f"format {FORMAT + 1}, this version reads {FORMAT}"):
         opened(folder, shop())
+
+
+def test_one_of_another_spark_is_refused_and_one_that_does_not_say_is_taken(tmp_path: Path) -> None:
+    folder = tmp_path / "check"
+    opened(folder, shop())
+    change(folder, spark="3.5.4")
+    with pytest.raises(CheckpointMismatch, match=r"was written by Spark 3\.5\.4, and this is Spark") as caught:
+        opened(folder, shop())
+    assert "--rebuild" in caught.value.hint
+    assert "pyspark==3.5.4" in caught.value.hint
+    change(folder, spark="")
+    opened(folder, shop())

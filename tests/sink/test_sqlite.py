@@ -14,7 +14,7 @@ import apsw
 import pyarrow as pa
 import pytest
 
-from millstream.errors import ConfigError, ViewError, ViewStoreUnavailable
+from millstream.errors import CheckpointMismatch, ConfigError, ViewError, ViewStoreUnavailable
 from millstream.sink import judge_at, open_sink, open_store
 from millstream.sink.contract import Batch, Sink, Store, Target
 from millstream.sink.file import FORMAT
@@ -262,13 +262,10 @@ def test_the_ledger_keeps_the_newest_batches_and_totals_lose_nothing(path: Path)
         ]
         assert totals == [(96, 64, 32, 0), (32, 32, 0, 32)]
         assert [row["watermark"] for row in store.admission().to_pylist()] == [NOON.replace(minute=19), None]
-        for checkpoint, number in (
-            ("c1", 0),
-            ("c1", 11),
-            ("c2", 0),
-            ("c2", 19),
-        ):  # long gone from the ledger, still known
+        for checkpoint, number in (("c1", 11), ("c2", 19)):
             assert not sink.commit(writer.batch((BAG, [("home", 1.0, 1)]), checkpoint=checkpoint, batch=number))
+            with pytest.raises(CheckpointMismatch, match="comes again"):
+                sink.commit(writer.batch((BAG, [("home", 1.0, 1)]), checkpoint=checkpoint, batch=0))
         assert len(rows(store, "bag")) == 32
 
 

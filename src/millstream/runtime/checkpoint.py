@@ -9,15 +9,18 @@ from __future__ import annotations
 import itertools
 import os
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
+from pyspark import __version__ as spark_version
 
+from millstream.address import parse_address
 from millstream.errors import CheckpointMismatch, ConfigError
 from millstream.pipeline import Pipeline
 from millstream.plan.chain import Chain
 from millstream.plan.layout import difference, kernels, layout
+from millstream.runtime.planned import newest_finished, sync
 from millstream.sink import Entry
 
 FORMAT = 2
@@ -44,6 +47,8 @@ class Checkpoint(msgspec.Struct, frozen=True):
     views: dict[str, str] = {}
     """The fingerprint of each view by itself, for :mod:`millstream.runtime.change`; and of each kernel, with what it does."""
     kernels: dict[str, str] = {}
+    spark: str = ""
+    """The version of Spark that wrote it; older ones do not say."""
     early: bool = False
     """Whether streams that only tell time are admitted where they are read; see :class:`~millstream.plan.parts.Chain`."""
 
@@ -91,12 +96,16 @@ def open_checkpoint(
             f"pipeline {pipeline.name}: {folder} was made by another version of Millstream, which lays out state otherwise: {other}",
             hint="`millstream run --rebuild` computes the views anew from the log, or go on with that version",
         )
+    if found.spark and _minor(found.spark) != _minor(spark_version):
+        raise CheckpointMismatch(
+            f"pipeline {pipeline.name}: {folder} was written by Spark {found.spark}, and this is Spark {spark_version}; they do not"
+            " promise to read each other's state",
+            hint=f"`millstream run --rebuild` computes the views anew, or `pip install 'pyspark=={found.spark}'`",
+        )
     if last is not None and last.checkpoint != found.id:
         raise CheckpointMismatch(
             f"pipeline {pipeline.name}: {folder} is not the checkpoint that its views were written from", hint=rebuild
         )
-    if last is None and _committed(folder):
-        raise CheckpointMismatch(f"pipeline {pipeline.name}: {folder} is there, but its views are gone", hint=rebuild)
     return found
 
 
@@ -158,11 +167,28 @@ def folder_for(base: Path, last: Entry | None) -> Path:
     Versions of a pipeline have folders side by side (``base``, ``base.2``, …), and which belongs to what is stored is said by the
     ledger alone, so that exchanging versions is one transaction and moves no files.
     """
+    damaged = None
     for folder in versions(base):
-        found = read_checkpoint(folder)
+        try:
+            found = read_checkpoint(folder)
+        except CheckpointMismatch:  # which opening it will say, and a rebuild removes it
+            damaged = folder
+            continue
         if found is not None and last is not None and found.id == last.checkpoint:
             return folder
-    return base
+    return damaged or base
+
+
+def refuse_lost_views(base: Path, pipeline: Pipeline, addresses: Collection[str]) -> None:
+    """Refuse to make a file of views anew where a checkpoint says that there was one: it would begin with nothing."""
+    gone = [str(place) for place in map(parse_address, addresses) if isinstance(place, Path) and not place.exists()]
+    for folder in versions(base) if gone else ():
+        found = read_checkpoint(folder)
+        if found is not None and found.fingerprint == pipeline.fingerprint() and newest_finished(folder) is not None:
+            raise CheckpointMismatch(
+                f"pipeline {pipeline.name}: its checkpoint {folder} is there, but its views in {gone[0]} are gone",
+                hint=f"restore {gone[0]} from a backup, or `millstream run --rebuild` computes the views anew from the log",
+            )
 
 
 def fresh_folder(base: Path) -> Path:
@@ -207,9 +233,8 @@ def identity_of(folder: Path) -> Path:
     return folder / _NAME
 
 
-def _committed(folder: Path) -> bool:
-    commits = folder / "commits"
-    return commits.exists() and any(path.name.isdigit() for path in commits.iterdir())
+def _minor(version: str) -> list[str]:
+    return version.split(".")[:2]
 
 
 def _make(
@@ -226,6 +251,7 @@ def _make(
         epoch=epoch,
         views={name: pipeline.view_fingerprint(name) for name in pipeline.views},
         kernels=kernels(chain),
+        spark=spark_version,
         early=chain.early,
     )
     _write(path, made)
@@ -240,8 +266,4 @@ def _write(path: Path, made: Checkpoint) -> None:
         file.flush()
         os.fsync(file.fileno())
     fresh.rename(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync(path.parent)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import polars as pl
 import pyarrow as pa
@@ -26,10 +26,14 @@ from millstream.plan.chain import ORIGIN, Chain, Output
 from millstream.runtime.sending import IMPATIENT, Patience, Sender, letters
 from millstream.sink import Batch, Sink, Target, judge_at
 from millstream.sink.contract import COUNTED, COUNTS, REJECTS, Refusal, refused_by
+from millstream.sink.ledger import PLANNED
 from millstream.sink.refusing import sort_out
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+Planned: TypeAlias = Mapping[str, Mapping[str, int]]
+"""The offsets at which a batch was planned to end: topic → partition, as text → the next offset to read."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -109,13 +113,13 @@ class Delivery:
         self.sinks, self.position, self.spark = sinks, position, spark
         self.patience, self.senders = patience, senders
 
-    def deliver(self, frame: DataFrame, batch: int) -> Delivered:
+    def deliver(self, frame: DataFrame, batch: int, planned: Planned) -> Delivered:
         """Collect a batch and commit it."""
         began = time.monotonic()
-        return self.commit(chunks_of(frame), batch, began)
+        return self.commit(chunks_of(frame), batch, planned, began)
 
-    def commit(self, chunks: Iterable[Chunk], batch: int, began: float) -> Delivered:
-        """Commit what reached the sink; the batch began at that time of the monotonic clock."""
+    def commit(self, chunks: Iterable[Chunk], batch: int, planned: Planned, began: float) -> Delivered:
+        """Commit what reached the sink; the batch began at that time of the monotonic clock, and was planned to end there."""
         arrived = unpack(self.chain, chunks)
         self.position.advance(arrived)
         tables = {
@@ -136,7 +140,7 @@ class Delivery:
         for address, (sink, fence) in self.sinks.items():
             views = {output.name for output in self.chain.outputs if output.to == address and output.kept}
             changes = {name: table for name, table in tables.items() if name in views}
-            state = self.position.to_state()
+            state = {**self.position.to_state(), PLANNED: planned}
             whole = Batch(self.checkpoint, batch, fence, self.position.offsets, changes, rejects, counts, state)
             self.patience.call("views", partial(sink.commit, whole))
         summed = {name: sum(getattr(count, name) for count in arrived.counts) for name in COUNTED}

@@ -41,6 +41,7 @@ from millstream.runtime.checkpoint import (
     is_early,
     newest_entry,
     open_checkpoint,
+    refuse_lost_views,
     watermarks_of,
     write_watermarks,
 )
@@ -50,6 +51,7 @@ from millstream.runtime.heartbeat import Heartbeats, finished_offsets
 from millstream.runtime.history import check_history
 from millstream.runtime.moved import settle
 from millstream.runtime.places import before_of, claimed, clear_outlets, finish_exchange, first_rows, open_outlets
+from millstream.runtime.planned import check_progress, drop_too_large, secure
 from millstream.runtime.report import guarded
 from millstream.runtime.sending import Patience, Sender, epoch_after
 from millstream.sink.beside import NEXT
@@ -175,10 +177,13 @@ class _Run:
             self.log = stack.enter_context(open_log(self.pipeline.log, create=False, kafka=self.pipeline.kafka))
             bounds = {feed.source.topic: self.log.bounds(feed.source.topic) for feed in self.chain.feeds}
             check_history(self.pipeline.views, self.log)
+            addresses = {output.to for output in self.chain.outputs}
+            if not (self.options.rebuild or self.options.beside):
+                refuse_lost_views(folder_of(self.pipeline), self.pipeline, addresses)
             sinks = claimed(
                 stack,
                 self.pipeline.name,
-                {output.to for output in self.chain.outputs},
+                addresses,
                 takeover=self.options.takeover,
                 beside=self.options.beside,
                 lost=self._lost,
@@ -209,6 +214,9 @@ class _Run:
             checkpoint = open_checkpoint(
                 folder, self.pipeline, self.chain, starts, last, spark.sparkContext.defaultParallelism, epoch
             )
+            check_progress(folder, self.pipeline.name, lasts)
+            if not outlets:
+                drop_too_large(folder, lasts, checkpoint.start, self.options.rate_limit)
             settle(folder)
             if is_one_process(spark.sparkContext.master):
                 self.aside = stack.enter_context(aside.folder_in(folder))
@@ -324,7 +332,7 @@ class _Run:
     def _deliver(self, frame: Any, batch: int) -> None:
         try:
             failpoint("run.before_delivery")
-            delivered = self.delivery.deliver(frame, batch)
+            delivered = self.delivery.deliver(frame, batch, secure(self.folder, batch))
             if self.aside is not None:
                 aside.clear(self.aside)
             failpoint("run.after_delivery")

@@ -165,8 +165,8 @@ class Sink(_Open):
     def commit(self, batch: Batch) -> bool:
         """Apply a batch, whole; False if it is there already, and then nothing is written.
 
-        Raises TakenOver for an older fence, and PipelineError if a batch was skipped or the changes contradict themselves;
-        either way nothing is written.
+        Raises TakenOver for an older fence, CheckpointMismatch if a later batch is there, or this one with another end, and
+        PipelineError if a batch was skipped or the changes contradict themselves; either way nothing is written.
         """
 
     @abstractmethod

@@ -1,7 +1,7 @@
 """The ledger of batches, with what admission counted and rejected: written in the transaction that writes the data.
 
 Invariant: a batch is in the ledger exactly if its changes are in the views. The ledger keeps the newest batches, and always
-the last one of every checkpoint, because a batch at or below it is known to be there; the admission counts of older batches
+the last one of every checkpoint, because only that one may come again; the admission counts of older batches
 are summed into one row per partition (batch −1), so totals never lose anything.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from millstream.database import Db
-from millstream.errors import PipelineError
+from millstream.errors import CheckpointMismatch, PipelineError
 from millstream.sink.contract import COUNTED, COUNTS, REJECTS, Batch, Entry, Offsets, refused_by
 from millstream.sink.tables import to_arrow
 from millstream.sink.values import comparable, encode, time_micros, time_text
@@ -24,6 +24,9 @@ KEPT = 1000
 """Batches of a pipeline that the ledger keeps."""
 SUMMED = -1
 """The number under which the admission counts of batches that are no longer kept stand together."""
+
+PLANNED = "planned"
+"""Where the state of a batch may say at which offsets it was planned to end: a log with gaps has no records up to there."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _COLUMNS = "checkpoint, batch, fence, offsets, counts, state, committed_at"
@@ -36,24 +39,49 @@ def to_datetime(text: str) -> datetime:
     return _EPOCH + timedelta(microseconds=time_micros(text))
 
 
-def has(db: Db, pipeline: str, checkpoint: str, batch: int) -> bool:
-    """Whether a batch is there; PipelineError if the ones before it are not."""
-    newest = db.execute(
-        "SELECT max(batch) FROM millstream_ledger WHERE pipeline = ? AND checkpoint = ?", (pipeline, checkpoint)
-    ).get
-    return is_there(pipeline, checkpoint, batch, newest)
+def has(db: Db, pipeline: str, batch: Batch) -> bool:
+    """Whether a batch is there; an error if the ones before it are not, or another one is there under its number."""
+    found = db.execute(
+        "SELECT batch, offsets, state FROM millstream_ledger WHERE pipeline = ? AND checkpoint = ? ORDER BY batch DESC LIMIT 1",
+        (pipeline, batch.checkpoint),
+    ).fetchone()
+    return found is not None and is_there(pipeline, batch, found[0], json.loads(found[1]), json.loads(found[2]))
 
 
-def is_there(pipeline: str, checkpoint: str, batch: int, newest: int | None) -> bool:
-    """Whether a batch is there, given the newest one of its checkpoint that is."""
-    if newest is None or batch == newest + 1:
+def is_there(
+    pipeline: str, batch: Batch, newest: int, offsets: Mapping[str, Mapping[str, int]], state: Mapping[str, Any]
+) -> bool:
+    """Whether a batch is there, given what the ledger has of the newest one of its checkpoint.
+
+    Spark runs its last batch again as it was planned, so only the newest can come again, and it must end where the stored one
+    does. Anything else was planned anew, from a checkpoint that is not the one of these views: its records are not in them.
+    """
+    what = f"pipeline {pipeline!r}: batch {batch.batch} of checkpoint {batch.checkpoint}"
+    if batch.batch == newest + 1:
         return False
-    if batch <= newest:
-        return True
-    raise PipelineError(
-        f"pipeline {pipeline!r}: found batch {batch} of checkpoint {checkpoint}, expected {newest + 1}; nothing was written",
-        hint="batches were skipped: the checkpoint and the stored views do not belong together",
-    )
+    if batch.batch > newest:
+        raise PipelineError(
+            f"pipeline {pipeline!r}: found batch {batch.batch} of checkpoint {batch.checkpoint}, expected {newest + 1};"
+            " nothing was written",
+            hint="batches were skipped: the checkpoint and the stored views do not belong together",
+        )
+    hint = "`millstream run --rebuild` computes the views anew from the log, or restore the checkpoint that belongs to them"
+    if batch.batch < newest:
+        raise CheckpointMismatch(
+            f"{what} comes again, but batch {newest} is stored already: the checkpoint is older than the views; nothing was written",
+            hint=hint,
+        )
+    mine = {topic: {str(p): at for p, at in each.items()} for topic, each in batch.offsets.items()}
+    for stored, found in ((offsets, mine), (state.get(PLANNED, {}), batch.state.get(PLANNED, {}))):
+        for topic, each in stored.items():
+            for p, at in each.items():
+                if found and (other := found.get(topic, {}).get(p)) != at:
+                    raise CheckpointMismatch(
+                        f"{what} ends at {topic}/{p} offset {other}; the stored one at {at}: it was planned anew, from a"
+                        " checkpoint that is not the one of these views; nothing was written",
+                        hint=hint,
+                    )
+    return True
 
 
 class Page:

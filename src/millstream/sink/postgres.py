@@ -100,7 +100,7 @@ class PostgresSink(Sink):
                 tables.stage(db, each)
             page.stage(db)
             ledger.check_fence(db, pipeline, batch.fence)
-            if ledger.has(db, pipeline, batch.checkpoint, batch.batch):
+            if ledger.has(db, pipeline, batch):
                 return tried  # by a transaction of ours whose end we did not hear of
             for each in writes:
                 tables.apply(db, each)

@@ -82,12 +82,14 @@ def release(db: Pg, pipeline: str, fence: int, owner: str) -> None:
     )
 
 
-def has(db: Pg, pipeline: str, checkpoint: str, batch: int) -> bool:
-    """Whether a batch is there; PipelineError if the ones before it are not."""
-    (newest,) = db.execute(
-        "SELECT max(batch) FROM millstream_ledger WHERE pipeline = %s AND checkpoint = %s", [pipeline, checkpoint]
-    ).fetchone() or (None,)
-    return is_there(pipeline, checkpoint, batch, newest)
+def has(db: Pg, pipeline: str, batch: Batch) -> bool:
+    """Whether a batch is there; an error if the ones before it are not, or another one is there under its number."""
+    found = db.execute(
+        "SELECT batch, offsets, state FROM millstream_ledger WHERE pipeline = %s AND checkpoint = %s"
+        " ORDER BY batch DESC LIMIT 1",
+        [pipeline, batch.checkpoint],
+    ).fetchone()
+    return found is not None and is_there(pipeline, batch, *found)
 
 
 class Page:

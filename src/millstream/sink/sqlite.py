@@ -95,7 +95,7 @@ class SqliteSink(Sink):
         failpoint("sink.before_write")
         with self._file.write() as db:
             _check_fence(db, pipeline, batch.fence)
-            if ledger.has(db, pipeline, batch.checkpoint, batch.batch):
+            if ledger.has(db, pipeline, batch):
                 return False
             kept = tables.load(db, pipeline=pipeline)
             for each in writes:

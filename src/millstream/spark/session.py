@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SETTINGS = {
+    "spark.driver.maxResultSize": "0",  # what a batch changes goes to the driver, however much; --rate-limit bounds it
     "spark.python.daemon.module": "millstream.spark.daemon",
     "spark.python.authenticate.socketTimeout": "60s",  # a worker that starts on a busy machine may need more than 15 s
     "spark.python.unix.domain.socket.enabled": "true",

@@ -116,7 +116,8 @@ class Engine:
         began, stores = time.monotonic(), copy.deepcopy(self.stores)  # a batch that fails leaves them as they were
         chunks = self.local.run(self.log, self.done.ends, planned.ends, stores)
         failpoint("run.before_delivery")
-        self.delivery.commit(chunks, planned.batch, began)
+        ends = {topic: {str(p): end for p, end in found.items()} for topic, found in planned.ends.items()}
+        self.delivery.commit(chunks, planned.batch, ends, began)
         failpoint("run.after_delivery")
         buckets = [(*place, store.meta(), store.segments) for place, store in stores.items()]
         self.stores, self.done = stores, Stored(planned.batch, planned.ends, buckets)

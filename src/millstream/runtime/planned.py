@@ -1,0 +1,144 @@
+"""What Spark has planned and finished, by the files of its checkpoint: ``offsets/N`` comes before batch N, ``commits/N`` after it.
+
+Spark's local files are not synced, so a power cut may take the newest of them while the views are safe. :func:`secure` syncs ``offsets/N``
+before anything of batch N is written elsewhere: what the views have was planned for sure, and a batch that comes again is the same
+one. Nothing else of the folder needs it: a folder that lacks more does not fit to the views, and is refused here or by Spark.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from millstream.errors import CheckpointMismatch
+from millstream.sink import Entry
+
+Offsets = dict[str, dict[str, int]]
+"""Topic → partition, as text → the next offset to read."""
+
+_REBUILD = "`millstream run --rebuild` computes the views anew from the log"
+
+
+def newest_planned(folder: Path) -> int | None:
+    """The newest batch that Spark has planned."""
+    return _newest(folder / "offsets")
+
+
+def newest_finished(folder: Path) -> int | None:
+    """The newest batch that Spark has finished: every store and sink has it."""
+    return _newest(folder / "commits")
+
+
+def secure(folder: Path, batch: int) -> Offsets:
+    """Let a batch be planned for good; give the offsets at which it ends."""
+    for path in (folder / "offsets" / str(batch), folder / "offsets"):
+        sync(path)
+    return planned_end(folder, batch)
+
+
+def planned_end(folder: Path, batch: int) -> Offsets:
+    """The offsets at which a planned batch ends; CheckpointMismatch if its file is not what Spark has written."""
+    path = folder / "offsets" / str(batch)
+    try:
+        _, _, *sources = path.read_text(encoding="utf-8").splitlines()
+        found: dict[str, Any] = {}
+        for line in sources:
+            found |= json.loads(line) if line != "-" else {}  # which is how Spark says that a source has none
+        return {topic: {p: int(at) for p, at in each.items()} for topic, each in found.items() if topic}
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise CheckpointMismatch(
+            f"{path}: cannot be read: {error}", hint=f"{_REBUILD}, or restore {folder} from a backup"
+        ) from error
+
+
+def check_progress(folder: Path, pipeline: str, lasts: Mapping[str, Entry | None]) -> None:
+    """Refuse a checkpoint that is older than the views in their stores (by address), newer than them, or has lost a part."""
+    planned, finished = newest_planned(folder), newest_finished(folder)
+    at = {address: last.batch if last else -1 for address, last in lasts.items()}
+    newest, oldest = max(at.values(), default=-1), min(at.values(), default=-1)
+    whole = f"{_REBUILD}, or restore {folder} from a backup that is as new as the views"
+    if planned is None and (newest >= 0 or finished is not None):
+        raise CheckpointMismatch(f"pipeline {pipeline}: {folder / 'offsets'} is gone, or empty", hint=whole)
+    if planned is None:
+        return
+    if planned < newest:
+        raise CheckpointMismatch(
+            f"pipeline {pipeline}: the checkpoint {folder} is older than the views: it ends at batch {planned}, they are at"
+            f" batch {newest}, {newest - planned} later; what came since would be lost",
+            hint=whole,
+        )
+    if finished is not None and finished > oldest:
+        where = next(address for address, batch in at.items() if batch == oldest)
+        has = f"at batch {oldest}" if oldest >= 0 else "empty"
+        raise CheckpointMismatch(
+            f"pipeline {pipeline}: the views in {where} are older than the checkpoint: they are {has}, it has finished"
+            f" batch {finished}",
+            hint=f"{_REBUILD}, or restore the views in {where} from a backup that is as new as the checkpoint",
+        )
+    if planned > (-1 if finished is None else finished) + 1:
+        raise CheckpointMismatch(
+            f"pipeline {pipeline}: {folder / 'commits'} has lost batches: batch {planned} is planned, and the one before it is"
+            " not finished",
+            hint=whole,
+        )
+    for operator in _operators(folder, finished):
+        state = folder / "state" / operator
+        if not state.is_dir() or not any(state.iterdir()):
+            raise CheckpointMismatch(f"pipeline {pipeline}: {state} is gone: the state of its views", hint=whole)
+
+
+def drop_too_large(
+    folder: Path, lasts: Mapping[str, Entry | None], start: Mapping[str, Mapping[int, int]], limit: int
+) -> bool:
+    """Unplan a batch that no store has and that has more records than the limit, so that a smaller one comes instead.
+
+    Only for a pipeline without sinks: a process that was left behind may still send the batch as it was planned, and a sink knows
+    batches by their number alone. Stores refuse it by its fence. What tasks of it wrote of state has names of its own.
+    """
+    planned, finished = newest_planned(folder), newest_finished(folder)
+    if planned is None or planned == finished or any(last and last.batch >= planned for last in lasts.values()):
+        return False
+    try:
+        end = planned_end(folder, planned)
+    except CheckpointMismatch:  # cut short by a power cut, before anything of the batch was written
+        end = {}
+    before = planned_end(folder, finished) if finished is not None else _as_text(start)
+    size = sum(upto - before.get(topic, {}).get(p, 0) for topic, found in end.items() for p, upto in found.items())
+    if end and size <= limit:
+        return False
+    for path in (folder / "offsets" / str(planned), folder / "offsets" / f".{planned}.crc"):
+        path.unlink(missing_ok=True)
+    return True
+
+
+def sync(path: Path) -> None:
+    """Let a file, or the names in a folder, outlive a power cut."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _as_text(offsets: Mapping[str, Mapping[int, int]]) -> Offsets:
+    return {topic: {str(p): at for p, at in found.items()} for topic, found in offsets.items()}
+
+
+def _newest(folder: Path) -> int | None:
+    if not folder.is_dir():
+        return None
+    return max((int(path.name) for path in folder.iterdir() if path.name.isdigit()), default=None)
+
+
+def _operators(folder: Path, finished: int | None) -> list[str]:
+    """The operators that have state, by the newest commit; none where it does not say."""
+    if finished is None:
+        return []
+    try:
+        said = json.loads((folder / "commits" / str(finished)).read_text(encoding="utf-8").splitlines()[1])
+        return list(said.get("stateUniqueIds") or ())
+    except (OSError, ValueError, IndexError, AttributeError):
+        return []
