@@ -106,6 +106,19 @@ class LogContract:
         log.create_topic(topic, 1)
         assert read_all(log, topic) == []
 
+    def test_a_topic_is_known_by_its_id_and_one_that_is_made_again_has_another(self, log: Log, topic: str) -> None:
+        first = log.topic_id(topic)
+        assert first
+        log.append(topic, events("old"))
+        log.alter_topic(topic, settings=TopicSettings(retention=timedelta(days=3)))
+        assert log.topic_id(topic) == first
+        assert log.topic_id(log.create_topic(name(), 1).name) != first
+        log.delete_topic(topic)
+        with pytest.raises(UnknownTopic, match=topic):
+            log.topic_id(topic)
+        log.create_topic(topic, 1)
+        assert log.topic_id(topic) not in ("", first)
+
     @pytest.mark.parametrize("call", ["append", "bounds", "reader", "topic", "delete_topic"])
     def test_an_unknown_topic_is_named_in_the_error(self, log: Log, call: str) -> None:
         arguments = ([Event(b"x")],) if call == "append" else ()

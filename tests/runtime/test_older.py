@@ -8,12 +8,34 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from millstream.errors import CheckpointMismatch, SparkError
+from millstream.errors import CheckpointMismatch, OffsetOutOfRange, SparkError
+from millstream.event import Event
 from millstream.failpoint import armed
+from millstream.log import open_log
+from millstream.pipeline import Pipeline
+from millstream.runtime.rebuild import rebuild
 from millstream.runtime.run import run
+from millstream.runtime.travel import as_of
 from millstream.runtime.verify import verify
+from millstream.spark.source import Options, StreamReader
+from millstream.testing import KafkaBroker
+from tests.contracts.log import name
 from tests.runtime.shop_file import append_clicks, batches, load, write_shop
+
+
+def counts(folder: Path, log: str, topic: str = "clicks", label: str = "shop") -> Pipeline:
+    """How many clicks there are of each page."""
+    made = Pipeline(
+        "counts", log=log, to=f"sqlite:{folder / label}.db", checkpoint=str(folder / f"{label}.check"), buckets=1
+    )
+    made.view("pages", made.stream("clicks", "page string", topic=topic).group_by("page").agg(n="count(*)"))
+    return made
+
+
+def pages(*names: str) -> list[Event]:
+    return [Event(b'{"page": "%s"}' % name.encode()) for name in names]
 
 
 def put(folder: Path, copy: Path) -> None:
@@ -90,3 +112,54 @@ def test_a_run_goes_on_only_where_checkpoint_and_views_fit_together(spark: Spark
     (check / "millstream.json").write_text("{}")
     run(pipeline, spark=spark, once=True, rebuild=True)
     assert verify(pipeline, spark=spark).equal
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("engine", ["sqlite", "kafka"])
+def test_a_topic_that_was_deleted_and_made_again_is_not_the_one_that_was_read(
+    spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path, engine: str
+) -> None:
+    broker: KafkaBroker | None = request.getfixturevalue("kafka") if engine == "kafka" else None
+    url = broker.url if broker else f"sqlite:{tmp_path / 'log.db'}"
+    with open_log(url) as log:
+        topic = log.create_topic(name()).name
+        log.append(topic, pages("a", "b", "c"))
+        pipeline = counts(tmp_path, url, topic)
+        run(pipeline, spark=spark, once=True)
+        log.delete_topic(topic)
+        log.create_topic(topic)
+        log.append(topic, pages(*"defghijkl"))
+        before = pipeline.views["pages"].frame().rows()
+        for call in (
+            lambda: run(pipeline, spark=spark, once=True),
+            lambda: verify(pipeline, spark=spark),
+            lambda: as_of(pipeline, "pages", 0, spark=spark),
+            lambda: rebuild(pipeline, spark=spark),
+        ):
+            with pytest.raises(CheckpointMismatch, match=f"topic {topic} was deleted and made again") as caught:
+                call()
+            assert "run --rebuild" in caught.value.hint
+        assert pipeline.views["pages"].frame().rows() == before
+        run(pipeline, spark=spark, once=True, rebuild=True)
+        assert pipeline.views["pages"].frame().rows() == [(page, 1) for page in "defghijkl"]
+        assert verify(pipeline, spark=spark).equal
+        if broker:
+            return
+        log.append(topic, pages("m"))
+    older = tmp_path / "older.db"
+    shutil.copy(tmp_path / "log.db", older)
+    with open_log(url) as log:
+        log.append(topic, pages("n", "o"))
+    run(pipeline, spark=spark, once=True)
+    put(tmp_path / "log.db", older)
+    for again in (run, verify):
+        with pytest.raises(
+            CheckpointMismatch, match=r"the log is older than the views: .* ends at offset 10, .* up to 12"
+        ):
+            again(pipeline, spark=spark, **({"once": True} if again is run else {}))
+    with open_log(url) as log:
+        log.append(topic, pages("x"))
+    reader = StreamReader(Options.of({"log": url, "subscribe": topic}))
+    with pytest.raises(OffsetOutOfRange, match="offset 12 is beyond the end; the next one is 11"):
+        reader.latestOffset({topic: {"0": 12}}, ReadAllAvailable())
+    reader.stop()

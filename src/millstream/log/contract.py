@@ -257,6 +257,10 @@ class Log(_Closing):
         """One topic; UnknownTopic if there is none."""
 
     @abstractmethod
+    def topic_id(self, name: str) -> str:
+        """What tells a topic from every other that has or had its name; empty if the engine cannot say."""
+
+    @abstractmethod
     def append(
         self,
         topic: str,

@@ -48,6 +48,7 @@ from millstream.log.kafka_write import SEQUENCES, TopicProducer
 
 T = TypeVar("T")
 
+_NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 _AHEAD = 3_600_000  # milliseconds by which clocks of producers may be ahead of the broker's
 
 
@@ -118,6 +119,14 @@ class KafkaLog(Log):
     def topic(self, name: str) -> Topic:
         """As Kafka describes it now."""
         return self._topic(name, fresh=True)
+
+    def topic_id(self, name: str) -> str:
+        """Kafka's own, which brokers before 2.8 do not have."""
+        self._topic(name)
+        with self.errors(name):
+            asked = self.admin.describe_topics(ck.TopicCollection([name]), request_timeout=TIMEOUT)
+            found = str(asked[name].result(TIMEOUT).topic_id)
+        return "" if found == _NO_ID else found
 
     def _topic(self, name: str, *, fresh: bool = False) -> Topic:
         """A topic, from a cache of five seconds unless it must be fresh."""

@@ -51,7 +51,15 @@ from millstream.log.contract import (
     start_offsets,
 )
 from millstream.log.reader import SqliteReader, offset_at
-from millstream.log.store import BLOCK, Store, create_records_table, partition_bounds, records_table
+from millstream.log.store import (
+    BLOCK,
+    Store,
+    create_records_table,
+    identify,
+    identity_of,
+    partition_bounds,
+    records_table,
+)
 
 
 class TopicRow(NamedTuple):
@@ -82,7 +90,9 @@ class SqliteLog(Log):
             if db.execute("SELECT 1 FROM topic WHERE name = ?", (name,)).get:
                 raise TopicExists(f"topic {name} exists already", hint=f"`millstream topics describe {name}` shows it")
             db.execute("INSERT INTO topic (name, settings, version) VALUES (?, ?, 1)", (name, _dump(topic.settings)))
-            _add_partitions(db, db.last_insert_rowid(), range(partitions))
+            number = db.last_insert_rowid()
+            _add_partitions(db, number, range(partitions))
+            identify(db, number)
             membership.topic_changed(db, name)
         return topic
 
@@ -124,6 +134,15 @@ class SqliteLog(Log):
         """One of them."""
         with self.store.read() as db:
             return self.row(name, db).topic
+
+    def topic_id(self, name: str) -> str:
+        """A random one, made with the topic; one that was made before topics had any gets it now."""
+        with self.store.read() as db:
+            found = identity_of(db, self.row(name, db).id)
+        if found is None:
+            with self.store.write() as db:
+                found = identify(db, self.row(name, db).id)
+        return found
 
     def ensure_topic(self, name: str) -> None:
         """Make the topic with one partition unless it is there."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import uuid
 from pathlib import Path
 
 from millstream.database import Database, Db, Form, Words
@@ -116,6 +117,21 @@ def create_records_table(db: Db, topic: int, partition: int) -> None:
         f"CREATE TABLE {records_table(topic, partition)} (offset INTEGER PRIMARY KEY, timestamp INTEGER NOT NULL,"
         " appended INTEGER NOT NULL, key BLOB, value BLOB, headers BLOB) STRICT"
     )
+
+
+def identity_of(db: Db, topic: int) -> str | None:
+    """What tells a topic from all others, in any file; None for one that was made before there was such a thing."""
+    if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'topic_identity'").get:
+        return None
+    found: str | None = db.execute("SELECT id FROM topic_identity WHERE topic = ?", (topic,)).get
+    return found
+
+
+def identify(db: Db, topic: int) -> str:
+    """Give a topic an identity, if it has none. Its table is made when it is needed: files of before have none, and need none to be read."""
+    db.execute("CREATE TABLE IF NOT EXISTS topic_identity (topic INTEGER PRIMARY KEY, id TEXT NOT NULL) STRICT")
+    db.execute("INSERT INTO topic_identity VALUES (?, ?) ON CONFLICT DO NOTHING", (topic, uuid.uuid4().hex))
+    return str(identity_of(db, topic))
 
 
 def partition_bounds(db: Db, topic: int) -> dict[int, Bounds]:

@@ -35,6 +35,7 @@ from millstream.runtime.delivery import Position, accepted, chunks_of, counts_ta
 from millstream.runtime.failure import explain
 from millstream.runtime.files import check_folder, write_files
 from millstream.runtime.sending import letters
+from millstream.runtime.topics import ids_of
 from millstream.sink import Batch, Sink, Target, open_sink
 from millstream.sink.contract import COUNTED, Refusal
 from millstream.sink.lease import Keeper
@@ -110,7 +111,7 @@ def run_batch(
         if out is None:  # files have a place for every row
             made, refused = accepted(chain, computed.targets, made, anew=True)
         views = {name: rows_made(computed.targets[name], changes) for name, changes in made.items()}
-        position = Position(first, {})
+        position = Position(first, {}, topics=ids_of(log, first))
         position.advance(computed.arrived)
         rejects = pa.concat_tables([rejects_table(computed.arrived), letters(0, refused)])
         counts = counts_table(computed.arrived)

@@ -57,7 +57,7 @@ def change_of(pipeline: Pipeline) -> Change:
     """Compare a definition with the checkpoint that its last run left; reads, and writes nothing."""
     chain = chain_of(pipeline)
     wanted = {name: pipeline.view_fingerprint(name) for name in pipeline.views}
-    there = read_checkpoint(folder_for(folder_of(pipeline), _last(pipeline)))
+    there = read_checkpoint(folder_for(folder_of(pipeline), last_of(pipeline)))
     if there is not None and there.pipeline != pipeline.name:
         raise CheckpointMismatch(
             f"pipeline {pipeline.name}: {pipeline.checkpoint} is of pipeline {there.pipeline}",
@@ -92,7 +92,7 @@ def change_of(pipeline: Pipeline) -> Change:
     )
 
 
-def _last(pipeline: Pipeline) -> Entry | None:
+def last_of(pipeline: Pipeline) -> Entry | None:
     """The newest entry of the ledger, if there is one."""
     with suppress(ViewStoreUnavailable):
         with open_store(pipeline.to):  # opening a sink would make one

@@ -47,6 +47,8 @@ class Checkpoint(msgspec.Struct, frozen=True):
     views: dict[str, str] = {}
     """The fingerprint of each view by itself, for :mod:`millstream.runtime.change`; and of each kernel, with what it does."""
     kernels: dict[str, str] = {}
+    topics: dict[str, str] = {}
+    """The id of each topic, as its log has it; see :mod:`millstream.runtime.topics`. Older ones do not say."""
     spark: str = ""
     """The version of Spark that wrote it; older ones do not say."""
     early: bool = False
@@ -61,10 +63,11 @@ def open_checkpoint(
     last: Entry | None,
     tasks: int,
     epoch: int = 0,
+    topics: Mapping[str, str] | None = None,
 ) -> Checkpoint:
     """Read the identity, or make one for a pipeline that has never run; ``last`` is what the views' ledger says.
 
-    ``bounds``, ``tasks`` and ``epoch`` count only for a new one.
+    ``bounds``, ``tasks``, ``epoch`` and ``topics``, their ids, count only for a new one.
     """
     path = identity_of(folder)
     rebuild = f"`millstream run --rebuild` computes the views anew from the log, or restore {folder} from a backup"
@@ -84,7 +87,7 @@ def open_checkpoint(
             raise CheckpointMismatch(
                 f"{folder} holds something else than a checkpoint of Millstream", hint="name another with checkpoint="
             )
-        return _make(path, pipeline, chain, bounds, tasks, epoch)
+        return _make(path, pipeline, chain, bounds, tasks, epoch, topics or {})
     if found.pipeline != pipeline.name or found.fingerprint != pipeline.fingerprint():
         what = f"of pipeline {found.pipeline}" if found.pipeline != pipeline.name else "of another definition"
         raise CheckpointMismatch(
@@ -238,7 +241,13 @@ def _minor(version: str) -> list[str]:
 
 
 def _make(
-    path: Path, pipeline: Pipeline, chain: Chain, bounds: Mapping[str, Mapping[int, int]], tasks: int, epoch: int
+    path: Path,
+    pipeline: Pipeline,
+    chain: Chain,
+    bounds: Mapping[str, Mapping[int, int]],
+    tasks: int,
+    epoch: int,
+    topics: Mapping[str, str],
 ) -> Checkpoint:
     start = {topic: dict(found) for topic, found in bounds.items()}
     made = Checkpoint(
@@ -251,6 +260,7 @@ def _make(
         epoch=epoch,
         views={name: pipeline.view_fingerprint(name) for name in pipeline.views},
         kernels=kernels(chain),
+        topics=dict(topics),
         spark=spark_version,
         early=chain.early,
     )

@@ -8,8 +8,8 @@ without a session (:mod:`millstream.testing`) those that Polars computes alike.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -48,6 +48,8 @@ class Position:
     appended: dict[str, dict[int, int]] = field(default_factory=dict)
     held: dict[str, tuple[int, int, int]] = field(default_factory=dict)
     """Kernel:bucket → rows, bytes, segments."""
+    topics: dict[str, str] = field(default_factory=dict)
+    """The id of each topic that it is a position in, where that is known."""
 
     @classmethod
     def restore(
@@ -61,7 +63,17 @@ class Position:
         begun = numbered.pop("start")
         start = {topic: {**start.get(topic, {}), **begun.get(topic, {})} for topic in (*start, *begun)}
         held = {place: (rows, size, count) for place, (rows, size, count) in state.get("held", {}).items()}
-        return cls(start, {topic: dict(found) for topic, found in offsets.items()}, held=held, **numbered)
+        topics = dict(state.get("topics", {}))
+        return cls(
+            start, {topic: dict(found) for topic, found in offsets.items()}, held=held, topics=topics, **numbered
+        )
+
+    def only(self, topics: Collection[str]) -> Position:
+        """Where it is in some topics, with what there was to read of them."""
+        start, offsets = (
+            {topic: at for topic, at in found.items() if topic in topics} for found in (self.start, self.offsets)
+        )
+        return replace(self, start=start, offsets=offsets)
 
     def to_state(self) -> dict[str, Any]:
         """As the ledger keeps it, offsets aside."""
@@ -69,7 +81,8 @@ class Position:
             name: {topic: {str(p): value for p, value in found.items()} for topic, found in getattr(self, name).items()}
             for name in ("start", "watermarks", "appended")
         }
-        return {**numbered, "held": {place: list(facts) for place, facts in self.held.items()}}
+        held = {place: list(facts) for place, facts in self.held.items()}
+        return {**numbered, "held": held, "topics": dict(self.topics)}
 
     def advance(self, arrived: Arrived) -> None:
         """Take in what a batch says; saying it twice changes nothing."""

@@ -12,12 +12,16 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from millstream.errors import PipelineError
+from millstream.log import open_log
 from millstream.pipeline import Pipeline
 from millstream.runtime.begin import chain_of
+from millstream.runtime.change import last_of
 from millstream.runtime.checkpoint import folder_for, folder_of, read_checkpoint, renumber, versions
+from millstream.runtime.delivery import Position
 from millstream.runtime.places import claimed, exchange, open_outlets, refuse_beside
 from millstream.runtime.run import Progress, run
 from millstream.runtime.sending import epoch_after
+from millstream.runtime.topics import check_past
 from millstream.sink import Sink
 from millstream.sink.beside import NEXT, OLD
 
@@ -40,6 +44,7 @@ def rebuild(
     up, unless ``takeover``: that one then ends; PipelineError if a view with a sink is kept nowhere.
     """
     refuse_beside(pipeline)
+    _check_past(pipeline)
     stop = stop or threading.Event()
 
     def catch_up() -> Progress:
@@ -49,6 +54,15 @@ def rebuild(
     if not stop.is_set():
         _exchange(pipeline, NEXT, OLD, takeover=takeover, meanwhile=catch_up)
     return done
+
+
+def _check_past(pipeline: Pipeline) -> None:
+    """Refuse where the log has not what the stored version was made from: the new one would lack it."""
+    last = last_of(pipeline)
+    if last is not None:
+        topics = {feed.source.topic for feed in chain_of(pipeline).feeds}
+        with open_log(pipeline.log, create=False, kafka=pipeline.kafka) as log:
+            check_past(log, pipeline.name, Position.restore({}, last.offsets, last.state).only(topics))
 
 
 def roll_back(pipeline: Pipeline, *, takeover: bool = False) -> None:

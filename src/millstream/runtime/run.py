@@ -54,6 +54,7 @@ from millstream.runtime.places import before_of, claimed, clear_outlets, finish_
 from millstream.runtime.planned import check_progress, drop_too_large, secure
 from millstream.runtime.report import guarded
 from millstream.runtime.sending import Patience, Sender, epoch_after
+from millstream.runtime.topics import check_ends, check_same, ids_of
 from millstream.sink.beside import NEXT
 from millstream.spark import shortcut
 from millstream.spark.lower import decode, feed_types, staged
@@ -209,10 +210,11 @@ class _Run:
             self.spark = spark = session_for(self.pipeline, self.chain, given)
             if fresh:
                 warm_up(spark, self.pipeline.log, bounds)
+            topics = ids_of(self.log, bounds)
             early = is_early(folder, self.pipeline)
             self.chain = replace(self.chain, early=early)
             checkpoint = open_checkpoint(
-                folder, self.pipeline, self.chain, starts, last, spark.sparkContext.defaultParallelism, epoch
+                folder, self.pipeline, self.chain, starts, last, spark.sparkContext.defaultParallelism, epoch, topics
             )
             check_progress(folder, self.pipeline.name, lasts)
             if not outlets:
@@ -228,6 +230,10 @@ class _Run:
             )
             if last is not None:
                 self.position = Position.restore(checkpoint.start, last.offsets, last.state)
+            known = {**checkpoint.topics, **self.position.topics}
+            check_same(self.pipeline.name, known, topics)
+            check_ends(self.pipeline.name, self.position.offsets, bounds)
+            self.position.topics = topics
             partitions = {topic: len(found) for topic, found in bounds.items()}
             self.heartbeats = Heartbeats(
                 self.log, self.chain, self.position, self.pipeline.name, wanted=self.options.heartbeats
@@ -332,7 +338,9 @@ class _Run:
     def _deliver(self, frame: Any, batch: int) -> None:
         try:
             failpoint("run.before_delivery")
-            delivered = self.delivery.deliver(frame, batch, secure(self.folder, batch))
+            planned = secure(self.folder, batch)
+            check_same(self.pipeline.name, self.position.topics, ids_of(self.log, self.topics))
+            delivered = self.delivery.deliver(frame, batch, planned)
             if self.aside is not None:
                 aside.clear(self.aside)
             failpoint("run.after_delivery")

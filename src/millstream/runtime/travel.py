@@ -18,7 +18,8 @@ from millstream.pipeline import Pipeline
 from millstream.runtime.batch import compute, rows_made
 from millstream.runtime.begin import chain_of, session_for
 from millstream.runtime.delivery import Position, accepted
-from millstream.runtime.verify import check_there, entries_of, start_of
+from millstream.runtime.topics import check_past
+from millstream.runtime.verify import entries_of, start_of
 from millstream.sink import Entry
 
 if TYPE_CHECKING:
@@ -40,12 +41,11 @@ def as_of(pipeline: Pipeline, view: str, at: int | datetime, *, spark: SparkSess
     alone.views, alone.sinks = {view: pipeline.views[view]}, {}
     chain = chain_of(alone)
     topics = {feed.source.topic for feed in chain.feeds}
-    position = Position.restore(start_of(entry), entry.offsets, entry.state)
-    start, end = ({topic: found[topic] for topic in topics} for found in (position.start, position.offsets))
+    position = Position.restore(start_of(entry), entry.offsets, entry.state).only(topics)
     with open_log(pipeline.log, create=False, kafka=pipeline.kafka) as log:
-        check_there(log, pipeline.name, start)
+        check_past(log, pipeline.name, position)
     closed = bool(entry.state.get("closed", False))
-    computed = compute(session_for(alone, chain, spark), alone, start, end, close=closed)
+    computed = compute(session_for(alone, chain, spark), alone, position.start, position.offsets, close=closed)
     taken, _ = accepted(chain, computed.targets, computed.changes, anew=True)
     return rows_made(computed.targets[view], taken[view])
 

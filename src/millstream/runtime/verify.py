@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import pyarrow as pa
 
-from millstream.errors import CheckpointMismatch, OffsetOutOfRange, PipelineError
+from millstream.errors import CheckpointMismatch, PipelineError
 from millstream.kernel.chunk import WEIGHT
-from millstream.log import Log, open_log
+from millstream.log import open_log
 from millstream.pipeline import Pipeline
 from millstream.plan.chain import Chain
 from millstream.runtime.batch import compute
 from millstream.runtime.begin import chain_of, session_for
 from millstream.runtime.delivery import Position, accepted
+from millstream.runtime.topics import check_past
 from millstream.sink import Entry, open_sink, open_store
 from millstream.sink.contract import COUNTED
 
@@ -72,7 +73,7 @@ def verify(pipeline: Pipeline, *, spark: SparkSession | None = None) -> Verified
     with open_log(pipeline.log, create=False, kafka=pipeline.kafka) as log:
         entry, stored, admission = _snapshot(pipeline, chain)
         position = Position.restore(start_of(entry), entry.offsets, entry.state)
-        check_there(log, pipeline.name, position.start)
+        check_past(log, pipeline.name, position)
     spark = session_for(pipeline, chain, spark)
     closed = bool(entry.state.get("closed", False))
     computed = compute(spark, pipeline, position.start, position.offsets, close=closed)
@@ -82,20 +83,6 @@ def verify(pipeline: Pipeline, *, spark: SparkSession | None = None) -> Verified
     differences.append(_compare_counts(admission, counts))
     skipped = tuple(output.name for output in chain.outputs if not output.kept)
     return Verified(pipeline.name, entry.batch, sum(count.records for count in counts), tuple(differences), skipped)
-
-
-def check_there(log: Log, pipeline: str, start: Mapping[str, Mapping[int, int]]) -> None:
-    """Refuse to compute anew what the log no longer has all the records of."""
-    for topic, found in start.items():
-        bounds = log.bounds(topic)
-        for partition, offset in found.items():
-            if offset < bounds[partition].start:
-                raise OffsetOutOfRange(
-                    f"topic {topic} partition {partition}: offsets {offset} to {bounds[partition].start - 1} are gone;"
-                    f" the views of {pipeline} were made from them",
-                    missing=(offset, bounds[partition].start),
-                    hint="views older than the log cannot be computed anew; lengthen the topic's retention",
-                )
 
 
 def entries_of(pipeline: Pipeline, address: str, limit: int = 1000) -> list[Entry]:

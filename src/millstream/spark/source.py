@@ -199,7 +199,7 @@ class _Planner:
 
     def ends(self) -> Offsets:
         """The end of every partition, at one moment."""
-        return {topic: {str(p): bound.end for p, bound in found.items()} for topic, found in self.bounds().items()}
+        return ends_of(self.bounds())
 
     def resolve(self, text: str) -> Offsets:
         """Turn ``earliest``, ``latest`` or JSON (−2 earliest, −1 latest) into offsets."""
@@ -340,7 +340,11 @@ class StreamReader(_Planner, DataSourceStreamReader, SupportsTriggerAvailableNow
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802
         """The end, or as far as the limit lets us, each partition getting its share of it."""
         self.commit(start)  # Spark asks only after it has finished what lies before, and commit() comes a batch late
-        places, end = places_of(start), self._target or self.ends()
+        places, bounds = places_of(start), self.bounds()
+        for topic, found in places.items():
+            for p, at in found.items():  # a log that ends before is not the one that was read
+                check_offset(TopicPartition(topic, int(p)), at, bounds[topic][int(p)])
+        end = self._target or ends_of(bounds)
         if isinstance(limit, ReadMaxRows):
             most = limit.max_rows
             if self.options.max_bytes is not None:
@@ -414,6 +418,11 @@ class StreamReader(_Planner, DataSourceStreamReader, SupportsTriggerAvailableNow
         if self._opened is not None:
             self._opened.close()
             self._opened = None
+
+
+def ends_of(bounds: Mapping[str, Mapping[int, Bounds]]) -> Offsets:
+    """Where each partition ends."""
+    return {topic: {str(p): bound.end for p, bound in found.items()} for topic, found in bounds.items()}
 
 
 def places_of(offsets: Offsets) -> Offsets:
