@@ -1,6 +1,7 @@
-"""Addresses of places for views: ``sqlite:PATH`` and ``postgresql://USER@HOST/DATABASE``.
+"""Addresses: of logs, ``sqlite:PATH`` and ``kafka://HOST:PORT``; of places for views, ``sqlite:PATH`` and
+``postgresql://USER@HOST/DATABASE``; of Redis, ``redis://HOST:PORT/NUMBER``.
 
-Invariant: an address that was accepted holds no secret, only where to find one (``${env:NAME}``, ``${file:PATH}``), so it may be
+Invariant: an address that was accepted holds no secret, only where to find one (see :mod:`millstream.secret`), so it may be
 printed and stored. Errors about an address show nothing that could be a password.
 """
 
@@ -12,14 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qsl, quote, unquote
 
-from millstream.config import resolve
 from millstream.errors import ConfigError
+from millstream.secret import check_address, is_reference, is_secret, quoted, redacted, resolve
 
 NOWHERE = "nowhere"
 """Where a view is kept of which only the changes matter."""
 
-_REFERENCE = re.compile(r"\$\{(?:env|file):[^}]*\}")
-_SECRET = re.compile(r"password|secret|token", re.IGNORECASE)
+_REDIS = re.compile(r"(\[[^]@]+\]|[^:/@#]+)(:(\d+|%24%7B[^:/@#]+))?(/(\d*|%24%7B[^:/@#]+))?")
 _EXPECTED = "sqlite:PATH or postgresql://USER@HOST/DATABASE"
 
 
@@ -57,20 +57,71 @@ def parse_address(address: str) -> Path | PostgresAddress:
     )
 
 
-def redacted(address: str) -> str:
-    """What may be printed of an address that was not accepted.
+@dataclass(frozen=True, slots=True)
+class RedisAddress:
+    """A Redis server and a database of it; ``user``, ``password`` and ``query`` are as they were written, with secrets by reference."""
 
-    >>> redacted("postgres://me:secret@host/db?password=secret")
-    'postgres:…@host/db?…'
+    scheme: str
+    user: str
+    password: str
+    place: str
+    query: str
+
+    @property
+    def where(self) -> str:
+        """Host, port and database, for messages."""
+        return unquote(self.place)
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.where}"
+
+    def resolved(self) -> str:
+        """The address with its secrets, percent-encoded: never to be printed."""
+        who = ":".join(quote(resolve(unquote(each)), safe="") for each in (self.user, self.password))
+        query = "&".join(
+            f"{quote(name)}={quote(resolve(value), safe='')}"
+            for name, value in parse_qsl(self.query, keep_blank_values=True)
+        )
+        return f"{self.scheme}://{f'{who}@' if who != ':' else ''}{resolve(unquote(self.place))}{f'?{query}' if query else ''}"
+
+
+def parse_redis(address: str) -> RedisAddress:
+    """Read the address of a Redis server; ConfigError if there is a secret in it.
+
+    >>> str(parse_redis("redis://:${env:REDIS_PASSWORD}@cache.example:6379/0"))
+    'redis://cache.example:6379/0'
     """
-    place, mark, _ = address.partition("?")
-    return re.sub(r":.*@", ":…@", place, flags=re.DOTALL) + ("?…" if mark else "")
+    hint = "name where a password is: redis://:${env:REDIS_PASSWORD}@HOST:PORT/0"
+    check_address("redis", address, hint)
+    scheme, _, rest = quoted(address).partition("://")
+    whole, _, query = rest.partition("?")
+    who, _, place = whole.rpartition("@")
+    user, _, password = who.partition(":")
+    if not _REDIS.fullmatch(place) or "@" in query:  # whatever stands there may be part of a password
+        raise ConfigError("redis: found an address that cannot be read, expected redis://HOST:PORT/NUMBER", hint=hint)
+    return RedisAddress(scheme, user, password, place, query)
+
+
+def check_log(address: str) -> str:
+    """What keeps the log at an address, ``sqlite`` or ``kafka``; ConfigError if it is none, or if there is a secret in it."""
+    scheme, _, rest = address.partition(":")
+    if scheme == "sqlite" and rest.strip("/"):
+        return scheme
+    if scheme == "kafka" and rest.startswith("//") and len(rest) > 2:
+        if "@" in rest or "?" in rest:
+            raise ConfigError(
+                f"log: found {redacted(address)!r}, expected kafka://HOST:PORT",
+                hint='who you are stands in the settings: kafka."sasl.username", kafka."sasl.password" = "${env:NAME}"',
+            )
+        return scheme
+    raise ConfigError(
+        f"log: found {redacted(address)!r}, expected sqlite:PATH or kafka://HOST:PORT",
+        hint="for example --log sqlite:millstream.db",
+    )
 
 
 def _postgres(rest: str) -> PostgresAddress:
-    # A reference may hold what has a meaning in an address, such as a slash.
-    escaped = _REFERENCE.sub(lambda found: quote(found.group(), safe=""), rest)
-    place, _, query = escaped.partition("?")
+    place, _, query = quoted(rest).partition("?")
     machine, _, database = place.partition("/")
     who, _, hosts = machine.rpartition("@")
     user, _, password = who.partition(":")
@@ -87,7 +138,7 @@ def _postgres(rest: str) -> PostgresAddress:
     options = {name: unquote(value) for name, value in options.items() if value}
     options |= dict(parse_qsl(query.replace("+", "%2B"), keep_blank_values=True))
     for name, value in options.items():
-        if _SECRET.search(name) and not _REFERENCE.fullmatch(value):
+        if is_secret(name) and not is_reference(value):
             raise ConfigError(
                 f"views in postgresql://…/{options.get('dbname', '')}: found a secret in the address ({name})",
                 hint=f"write {name}=${{env:NAME}} or {name}=${{file:PATH}} behind the '?'; PGPASSWORD and ~/.pgpass work as well",

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from millstream.address import NOWHERE, parse_address
+from millstream.address import NOWHERE, check_log, parse_address
 from millstream.errors import PlanError
 from millstream.plan.chain import ViewPlan, build_chain
 from millstream.plan.fingerprint import fingerprint
@@ -34,6 +34,7 @@ from millstream.plan.source import (
     numbering,
     topic_of,
 )
+from millstream.secret import check_settings
 from millstream.view import View
 
 if TYPE_CHECKING:
@@ -84,6 +85,9 @@ class Pipeline:
                 raise PlanError(f"pipeline {name}: expected a number of buckets above zero; found {buckets!r}")
             self.to = to if to is not None else f"sqlite:{name}.views.db"
             parse_address(self.to)
+            check_log(log)
+            check_settings(kafka or {}, "kafka.", "a definition")
+            check_settings(spark or {}, what="a definition")
         self.name = name
         self.log = log
         self.checkpoint = checkpoint if checkpoint is not None else f"{name}.checkpoint"

@@ -65,8 +65,13 @@ def test_a_view_without_a_key_is_refused() -> None:
         RedisOutlet("redis://127.0.0.1:1/0", "v", "p", ())
 
 
-def test_no_password_is_ever_told() -> None:
-    outlet = RedisOutlet("redis://:hunter2@127.0.0.1:1/0", "v", "p", KEY)
-    with pytest.raises(SinkUnavailable) as caught:
-        outlet.last()
-    assert "hunter2" not in str(caught.value)
+def test_a_password_is_taken_from_where_the_address_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REDIS_PASSWORD", "p@ss/w?rd#1")
+    with RedisServer() as server, redis.Redis.from_url(server.url) as client:
+        client.config_set("requirepass", "p@ss/w?rd#1")
+        url = server.url.replace("redis://", "redis://:${env:REDIS_PASSWORD}@")
+        with RedisOutlet(url, "totals", "millstream.shop.out", KEY) as outlet:
+            send(outlet, 1, {"ann": (1, 1.0)})
+            assert outlet.last() == 1
+        with open_outlet(server) as other, pytest.raises(SinkUnavailable, match="authenticate"):
+            other.last()

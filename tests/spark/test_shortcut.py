@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import os
+import pickle
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,10 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream import Pipeline
+from millstream.errors import ConfigError
 from millstream.kernel.decode import Decoder, Records
 from millstream.kernel.host import Host
 from millstream.runtime.begin import chain_of
-from millstream.spark.shortcut import RAW, rows_of, shorten_batch
+from millstream.spark.shortcut import RAW, rows_of, shorten_batch, to_file
+from millstream.spark.source import MillstreamSource
 
 KEYS = st.none() | st.sampled_from(
     [b"k", b"\xff", b"", b"millstream.heartbeat", b"millstream.heartbeat.1", b"millstream.heartbeat.x"]
@@ -52,3 +58,49 @@ def test_a_batch_is_packed_as_lists_are(select: tuple[str, ...], rows: list[tupl
     assert raw["value"].to_pylist() == [values[place] for place in np.flatnonzero(left)]
     expected = [row for each in rows_of(made, chunks) for row in each.to_pylist()]
     assert found.filter(pa.compute.is_null(found["offset"])).to_pylist() == expected
+
+
+class Bomb:
+    """What runs a command as soon as it is unpickled."""
+
+    def __init__(self, trace: Path) -> None:
+        self.trace = trace
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.trace,)
+
+
+def test_nothing_that_others_may_have_written_is_unpickled(tmp_path: Path) -> None:
+    """Anybody who may write SQL may set an option."""
+    trace, data = tmp_path / "ran", pickle.dumps(Bomb(tmp_path / "ran"))
+    closed, opened = tmp_path / "closed", tmp_path / "opened"
+    closed.mkdir(mode=0o700)
+    opened.mkdir(mode=0o755)
+    for path, mode in [(closed / "readable", 0o644), (closed / "writable", 0o620), (opened / "private", 0o600)]:
+        path.write_bytes(data)
+        path.chmod(mode)
+    (closed / "aim").write_bytes(data)
+    (closed / "aim").chmod(0o600)
+    (closed / "link").symlink_to(closed / "aim")
+    others = closed / "others"
+    others.write_bytes(data)
+    others.chmod(0o600)
+    found = [
+        base64.b64encode(data).decode(),
+        *map(str, (*closed.glob("*able"), opened / "private", closed / "link", closed / "no")),
+    ]
+    if os.geteuid() == 0:
+        os.chown(others, 12345, 12345)
+        found.append(str(others))
+    for option in found:
+        reader: Any = MillstreamSource({"log": "sqlite:never.db", "subscribe": "t", "decoder": option}).reader(None)  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="only its owner can read"):
+            assert reader._decoder
+        assert not trace.exists()
+
+
+def test_a_decoder_goes_by_a_file_of_ours() -> None:
+    reader: Any = MillstreamSource(
+        {"log": "sqlite:never.db", "subscribe": "t", "decoder": to_file(decoder("n"))}
+    ).reader(None)  # type: ignore[arg-type]
+    assert reader._decoder.host.chain == decoder("n").host.chain

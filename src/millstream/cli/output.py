@@ -21,10 +21,12 @@ from rich.table import Table
 from rich.text import Text
 
 from millstream import config
+from millstream.address import check_log
 from millstream.errors import ConfigError, MillstreamError
 from millstream.event import Record
 from millstream.log import Log, open_log
 from millstream.printable import printable, printable_json
+from millstream.secret import check_setting
 
 if TYPE_CHECKING:
     from millstream.pipeline import Pipeline
@@ -114,12 +116,14 @@ def opened_pipeline(
     pipeline = load_pipeline(file) if file is not None else Pipeline("sql", log=settings().log)
     given = click.get_current_context().find_root().obj or {}
     pipeline.log = log_url or given.get("log") or pipeline.log
+    check_log(pipeline.log)
     pipeline.kafka = pipeline.kafka or settings().kafka
     pipeline.spark = settings().spark | pipeline.spark | ({"spark.master": master} if master else {})
     for each in conf:
         name, equals, value = each.partition("=")
         if not equals or not name.startswith("spark."):
             raise click.UsageError(f"--conf: found {each!r}, expected spark.NAME=VALUE")
+        check_setting(name, value, "a flag")
         pipeline.spark[name] = value
     return pipeline
 
@@ -155,10 +159,18 @@ def quiet_fd(path: Path) -> Iterator[None]:
     if "--debug" in sys.argv or os.environ.get("MILLSTREAM_DEBUG"):
         yield
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        os.fchmod(file, 0o600)  # what Spark says of a failure may hold rows
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: Spark's log cannot be written: {error.strerror}",
+            hint="run it where that folder can be written, or set the pipeline's checkpoint to another one",
+        ) from error
     kept = os.dup(2)
-    with path.open("ab") as file:
-        os.dup2(file.fileno(), 2)
+    os.dup2(file, 2)
+    os.close(file)
     before, sys.stderr = sys.stderr, os.fdopen(os.dup(kept), "w", buffering=1)
     try:
         yield

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from millstream.errors import ConfigError
+from millstream.address import check_log
 from millstream.log.contract import Log
 
 __all__ = ["Log", "open_log"]
@@ -16,16 +16,11 @@ def open_log(url: str, *, create: bool = True, kafka: Mapping[str, str] | None =
     ``create`` makes a missing embedded log. ``kafka`` holds settings of the Kafka client, such as
     ``security.protocol``; references to secrets in them are resolved here.
     """
-    scheme, _, rest = url.partition(":")
-    if scheme == "sqlite" and rest.strip("/"):
+    rest = url.partition(":")[2]
+    if check_log(url) == "sqlite":
         from millstream.log.sqlite import SqliteLog
 
         return SqliteLog(rest.removeprefix("//") if rest.startswith("///") else rest, create=create)
-    if scheme == "kafka" and rest.startswith("//") and len(rest) > 2:
-        from millstream.log.kafka import KafkaLog
+    from millstream.log.kafka import KafkaLog
 
-        return KafkaLog(rest[2:].rstrip("/"), kafka or {})
-    raise ConfigError(
-        f"log: found {url!r}, expected sqlite:PATH or kafka://HOST:PORT",
-        hint="for example --log sqlite:millstream.db",
-    )
+    return KafkaLog(rest[2:].rstrip("/"), kafka or {})

@@ -114,7 +114,7 @@ class Archive:
         import pyarrow.parquet as pq  # slow to load, and rarely needed
 
         folder = self.folder / str(partition)
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path, fresh = folder / f"{first:020d}-{end:020d}.parquet", folder / ".fresh"
         count, offset = 0, first
         try:
@@ -143,7 +143,9 @@ class Archive:
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """One archiver at a time: two would write overlapping ranges."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(
+            mode=0o700, parents=True, exist_ok=True
+        )  # the records of the log, which is for its owner alone
         with (self.folder / ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield

@@ -18,7 +18,6 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypeVar
 
-from millstream import config
 from millstream.errors import (
     ConfigError,
     GenerationFenced,
@@ -45,6 +44,7 @@ from millstream.log.contract import (
 )
 from millstream.log.kafka_client import GONE, MOVING, TIMEOUT, Errors, ck, ck_admin, from_configs, silent, to_configs
 from millstream.log.kafka_write import SEQUENCES, TopicProducer
+from millstream.secret import check_settings, resolve
 
 T = TypeVar("T")
 
@@ -57,7 +57,8 @@ class KafkaLog(Log):
 
     def __init__(self, servers: str, settings: Mapping[str, str] | None = None) -> None:
         self.url = f"kafka://{servers}"
-        self._settings = {name: config.resolve(value) for name, value in (settings or {}).items()}
+        check_settings(settings or {}, "kafka.")
+        self._settings = {name: resolve(value) for name, value in (settings or {}).items()}
         self.client = {"bootstrap.servers": servers, "log_level": "0", "socket.connection.setup.timeout.ms": "10000"}
         self.client |= self._settings
         self.admin: Any = None

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from millstream.config import resolve
 from millstream.outlet.contract import Outlet, Parcel
 from millstream.plan.outgoing import Outgoing, folder_of, scheme_of
+from millstream.secret import resolve
 
 __all__ = ["Outlet", "Parcel", "open_outlet"]
 
@@ -21,19 +21,19 @@ def open_outlet(
         from millstream.outlet.call import CallOutlet
 
         return CallOutlet(wanted.to, producer)
-    scheme, address = scheme_of(wanted.to), resolve(wanted.to)
-    rest = address.partition(":")[2]
+    scheme = scheme_of(wanted.to)
+    if scheme.startswith("redis"):
+        from millstream.outlet.redis import RedisOutlet
+
+        return RedisOutlet(wanted.to, wanted.view, producer, key)
+    address = resolve(wanted.to)
     if scheme == "topic":
         from millstream.log import open_log
         from millstream.outlet.topic import TopicOutlet
 
-        topic, _, other = rest.partition("@")
+        topic, _, other = address.partition(":")[2].partition("@")
         return TopicOutlet(open_log(other or log, kafka=kafka), topic, producer, key)
-    if scheme == "files":
-        from millstream.outlet.files import FileOutlet
+    from millstream.outlet.files import FileOutlet
 
-        folder = folder_of(address)
-        return FileOutlet(Path(folder.path), folder.format, folder.partition)
-    from millstream.outlet.redis import RedisOutlet
-
-    return RedisOutlet(address, wanted.view, producer, key)
+    folder = folder_of(address)
+    return FileOutlet(Path(folder.path), folder.format, folder.partition)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from millstream.address import parse_redis
 from millstream.errors import ConfigError, MachineError, SinkError, SinkUnavailable
 from millstream.outlet import text
 from millstream.outlet.contract import Outlet, Packed, Parcel
@@ -45,9 +46,12 @@ class RedisOutlet(Outlet):
             raise ConfigError(f"view {view} has no key, so it cannot be a hash in Redis", hint="group_by gives it one")
         self._errors, self._key = redis.exceptions, list(key)
         self._hash, self._mark = f"millstream:{{{view}}}", f"millstream:{{{view}}}:{producer}"
-        self._where = url.partition("@")[2] or url.partition("//")[2]
+        address = parse_redis(url)
+        self._where = address.where
         with self._ours():
-            self._client = redis.Redis.from_url(url, socket_timeout=_TIMEOUT, socket_connect_timeout=_TIMEOUT)
+            self._client = redis.Redis.from_url(
+                address.resolved(), socket_timeout=_TIMEOUT, socket_connect_timeout=_TIMEOUT
+            )
             self._script = self._client.register_script(_SCRIPT)
 
     def last(self) -> int | None:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 from urllib.parse import parse_qs
 
-from millstream.errors import PlanError
+from millstream.address import check_log, parse_redis
+from millstream.errors import ConfigError, PlanError
 from millstream.plan.nodes import Place
 from millstream.plan.source import either
+from millstream.secret import check_address, redacted
 
 Mode: TypeAlias = Literal["exactly once", "at least once", "at most once"]
 Policy: TypeAlias = Literal["stop", "dead letter"]
 
-_PASSWORD = re.compile(r"//[^/@]*:(?!\$\{)[^/@]+@")
 _EXPECTED = "topic:NAME, topic:NAME@LOG, redis://HOST:PORT/DB, files:FOLDER or a function"
 
 
@@ -58,12 +58,16 @@ def scheme_of(address: str) -> str:
     """What kind of sink an address names; PlanError if there is no such kind."""
     scheme, _, rest = address.partition(":") if isinstance(address, str) else ("", "", "")
     if scheme not in ("topic", "files", "redis", "rediss") or not rest.strip("/"):
-        raise PlanError(f"found {address!r}, expected {_EXPECTED}")
-    if _PASSWORD.search(address):
-        raise PlanError(
-            "a password must not stand in an address",
-            hint="name where it is: redis://:${env:REDIS_PASSWORD}@HOST:PORT/0",
-        )
+        found = redacted(address) if isinstance(address, str) else address
+        raise PlanError(f"found {found!r}, expected {_EXPECTED}")
+    try:
+        if scheme.startswith("redis"):
+            parse_redis(address)
+        elif "@" in rest and scheme == "topic":
+            check_log(rest.partition("@")[2])
+        check_address(scheme, address)
+    except ConfigError as error:
+        raise PlanError(error.message, hint=error.hint) from error
     return scheme
 
 

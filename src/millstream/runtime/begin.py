@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from millstream.config import resolve
 from millstream.kernel.unpack import raw_schemas
 from millstream.pipeline import Pipeline
 from millstream.plan.chain import Chain, ViewPlan, build_chain
@@ -46,8 +45,7 @@ def session_for(pipeline: Pipeline, chain: Chain, given: SparkSession | None) ->
     """The session that is given, or ours; either has what the pipeline needs beyond Spark's wheel, or it is an error."""
     kafka, avro = pipeline.log.startswith("kafka:"), any(feed.source.codec == "avro" for feed in chain.feeds)
     if given is None:
-        settings = {name: resolve(value) for name, value in pipeline.spark.items()}
-        return spark_session(f"millstream-{pipeline.name}", settings=settings, kafka=kafka, avro=avro)
+        return spark_session(f"millstream-{pipeline.name}", settings=pipeline.spark, kafka=kafka, avro=avro)
     require(given, kafka=kafka, avro=avro)
     if not is_one_process(given.sparkContext.master):
         ship(given)

@@ -11,6 +11,7 @@ import os
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 import msgspec
 from pyspark import __version__ as spark_version
@@ -226,9 +227,9 @@ def watermarks_of(folder: Path) -> Path:
 
 def write_watermarks(folder: Path, found: Mapping[str, Mapping[int, int]]) -> None:
     """Tell the source how far each partition's time has come."""
-    fresh = watermarks_of(folder).with_suffix(".new")
-    fresh.write_bytes(msgspec.json.encode(found))
-    fresh.rename(watermarks_of(folder))
+    with NamedTemporaryFile(dir=folder, delete=False) as file:  # for its owner alone, as the source wants it
+        file.write(msgspec.json.encode(found))
+    os.rename(file.name, watermarks_of(folder))
 
 
 def identity_of(folder: Path) -> Path:

@@ -59,7 +59,7 @@ from millstream.sink.beside import NEXT
 from millstream.spark import shortcut
 from millstream.spark.lower import decode, feed_types, staged
 from millstream.spark.records import stream_records, warm_up
-from millstream.spark.session import is_one_process
+from millstream.spark.session import is_local, is_one_process
 from millstream.spark.ship import check_shared
 
 if TYPE_CHECKING:
@@ -220,6 +220,8 @@ class _Run:
             if not outlets:
                 drop_too_large(folder, lasts, checkpoint.start, self.options.rate_limit)
             settle(folder)
+            if is_local(spark.sparkContext.master):
+                folder.chmod(0o700)  # its state is the rows
             if is_one_process(spark.sparkContext.master):
                 self.aside = stack.enter_context(aside.folder_in(folder))
             else:

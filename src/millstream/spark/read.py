@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from millstream import config
 from millstream.errors import ConfigError, LogError, OffsetOutOfRange
 from millstream.event import TopicPartition
 from millstream.log import open_log
 from millstream.log.archive import Archive
 from millstream.log.contract import TIME_HEADER, Log, Start, start_offsets
+from millstream.secret import check_settings, resolve
 from millstream.spark.source import MillstreamSource
 
 if TYPE_CHECKING:
@@ -173,7 +173,8 @@ def java_settings(settings: Mapping[str, str]) -> dict[str, str]:
     >>> java_settings({"security.protocol": "SASL_SSL", "sasl.mechanisms": "PLAIN"})
     {'security.protocol': 'SASL_SSL', 'sasl.mechanism': 'PLAIN'}
     """
-    known = {name: config.resolve(value) for name, value in settings.items()}
+    check_settings(settings, "kafka.")
+    known = {name: resolve(value) for name, value in settings.items()}
     user, password = known.pop("sasl.username", None), known.pop("sasl.password", None)
     if "sasl.mechanisms" in known:
         known["sasl.mechanism"] = known.pop("sasl.mechanisms")
@@ -181,7 +182,7 @@ def java_settings(settings: Mapping[str, str]) -> dict[str, str]:
         scram = known.get("sasl.mechanism", "PLAIN").startswith("SCRAM")
         module = "scram.ScramLoginModule" if scram else "plain.PlainLoginModule"
         quoted = {"username": user, "password": password}
-        fields = " ".join(f"{name}={json.dumps(value)}" for name, value in quoted.items())
+        fields = " ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in quoted.items())
         known["sasl.jaas.config"] = f"org.apache.kafka.common.security.{module} required {fields};"
     if "ssl.ca.location" in known:
         known["ssl.truststore.location"], known["ssl.truststore.type"] = known.pop("ssl.ca.location"), "PEM"

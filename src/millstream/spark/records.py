@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from millstream.log.contract import TIME_HEADER
 from millstream.spark.read import absolute, check_local, kafka_options, to_json
-from millstream.spark.shortcut import take, to_text
+from millstream.spark.shortcut import take, to_file
 from millstream.spark.source import MillstreamSource
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def batch_records(
 def _embedded(reader: DataFrameReader | DataStreamReader, decoder: Decoder | None) -> DataFrame:
     if decoder is None:
         return reader.load().select(*COLUMNS)
-    return reader.option("decoder", to_text(decoder)).load()
+    return reader.option("decoder", to_file(decoder)).load()
 
 
 def _kafka(reader: DataFrameReader | DataStreamReader, decoder: Decoder | None) -> DataFrame:

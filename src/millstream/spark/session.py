@@ -14,8 +14,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from millstream.errors import MachineError, SparkError
-from millstream.spark import java
+from millstream.errors import ConfigError, MachineError, SparkError
+from millstream.secret import NAMES, REFERENCE, check_settings, resolve
+from millstream.spark import java, private
 from millstream.spark.jars import spark_avro_jars, spark_kafka_jars
 from millstream.spark.preload import Preload
 from millstream.spark.ship import python_path, ship
@@ -28,6 +29,7 @@ SETTINGS = {
     "spark.python.daemon.module": "millstream.spark.daemon",
     "spark.python.authenticate.socketTimeout": "60s",  # a worker that starts on a busy machine may need more than 15 s
     "spark.python.unix.domain.socket.enabled": "true",
+    "spark.redaction.regex": f"(?i){NAMES}",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
     # Workers of different environments have daemons of their own, and only some kinds of workers have this in theirs.
     "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
@@ -89,7 +91,7 @@ def spark_session(
     only when it starts: if a session is active without what is asked for, that is an error.
     """
     global _own, _own_jvm, _preload
-    from pyspark import SparkContext
+    from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
     if SparkContext._active_spark_context is not None or SparkSession.getActiveSession() is not None:
@@ -99,16 +101,22 @@ def spark_session(
 
     added = [*(spark_kafka_jars() if kafka else ()), *(spark_avro_jars() if avro else ())]
     master = master or (settings or {}).get("spark.master") or "local[*]"
-    chosen = _settings(master, settings or {}, added)
+    hidden = _hidden(settings or {})
+    chosen = _settings(master, {name: resolve(value) for name, value in (settings or {}).items()}, added)
     builder = SparkSession.builder.appName(app_name).master(master)
     for name, value in chosen.items():
         builder = builder.config(name, value)
+    plain = SparkConf(loadDefaults=False).setAppName(app_name).setMaster(master)
+    plain.setAll([(name, value) for name, value in chosen.items() if name not in hidden])
     found = java.find_java()
     _own_jvm = _own_jvm or SparkContext._gateway is None
     try:
         with _variables(java.environment(found), master):
             if is_one_process(master) and (_preload := _preload or Preload.start(java.cache_folder())):
                 os.environ["PYSPARK_PYTHON"] = str(_preload.python)
+            SparkContext._ensure_initialized(
+                conf=plain
+            )  # its settings stand on a command line; the rest goes by a socket
             _own = builder.getOrCreate()
     except Exception as error:
         stop_session()
@@ -183,6 +191,8 @@ def _settings(master: str, chosen: Mapping[str, str], added: list[Path]) -> dict
     settings = dict(SETTINGS)
     if is_local(master):
         settings["spark.driver.bindAddress"] = settings["spark.driver.host"] = "127.0.0.1"
+        settings["spark.local.dir"] = str(private.folder("spark"))
+        settings["spark.python.unix.domain.socket.dir"] = str(private.folder("py"))
     if is_one_process(master):
         settings["spark.sql.shuffle.partitions"] = str(os.cpu_count() or 1)
         settings["spark.driver.memory"] = f"{_heap()}m"
@@ -195,12 +205,24 @@ def _settings(master: str, chosen: Mapping[str, str], added: list[Path]) -> dict
     if added:
         jars = [*filter(None, settings.get("spark.jars", "").split(",")), *map(str, added)]
         settings["spark.jars"] = ",".join(jars)
-    options = [f"-Dlog4j2.configurationFile={_log_settings().as_uri()}"]
+    options = [f"-Dlog4j2.configurationFile={_log_settings().as_uri()}", f'"-Djava.io.tmpdir={private.folder("java")}"']
     if is_one_process(master):
         options.append(_QUICK)
     options.append(settings.get("spark.driver.extraJavaOptions", ""))  # the last word on an option counts
     settings["spark.driver.extraJavaOptions"] = " ".join(options).strip()
     return settings
+
+
+def _hidden(settings: Mapping[str, str]) -> set[str]:
+    """The settings that must not stand on a command line, which everybody on the machine can read; refuses those that would."""
+    check_settings(settings)
+    hidden = {name for name, value in settings.items() if REFERENCE.search(value)}
+    if options := next((name for name in hidden if name.endswith("JavaOptions")), None):
+        raise ConfigError(
+            f"{options}: found a reference to a secret, which would stand on the command line of a JVM",
+            hint="use the setting of Spark or Hadoop that takes it, such as spark.hadoop.NAME",
+        )
+    return hidden
 
 
 def _heap() -> int:
@@ -238,7 +260,9 @@ def _variables(wanted: Mapping[str, str], master: str) -> Iterator[None]:
         wanted = {name: value for name, value in wanted.items() if name == "JAVA_HOME" or name not in before}
         wanted.pop("SPARK_HOME", None)
         if is_local(master):
-            wanted |= {"SPARK_HOME": str(java.cluster_home()), "SPARK_LOCAL_IP": "127.0.0.1"}
+            wanted |= {"SPARK_HOME": str(java.cluster_home())}
+    if is_local(master):
+        wanted = {**wanted, "SPARK_LOCAL_IP": before.get("SPARK_LOCAL_IP", "127.0.0.1")}
     changed = dict(wanted)
     os.environ.update(changed)
     try:

@@ -7,8 +7,10 @@ source takes it while it reads; records of another log go through one more step 
 
 from __future__ import annotations
 
-import base64
+import hashlib
+import os
 import pickle
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -16,6 +18,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import cloudpickle
+
+from millstream.spark import private
 
 if TYPE_CHECKING:
     import numpy as np
@@ -62,15 +66,31 @@ def decoder_for(spark: SparkSession, host: Host) -> Decoder | None:
     return decoder if decoder.useful or host.chain.early else None
 
 
-def to_text(decoder: Decoder) -> str:
-    """A decoder as an option of a data source; a user's function in its chain goes along by value."""
-    return base64.b64encode(cloudpickle.dumps(decoder)).decode()  # type: ignore[no-untyped-call]
+def to_file(decoder: Decoder) -> str:
+    """A decoder as an option of a data source: anybody may set one, so it names a file that only we can have written."""
+    data = _pickled(decoder)
+    path = private.folder("decoders") / hashlib.sha256(data).hexdigest()
+    if not path.exists():
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+            file.write(data)
+        os.rename(file.name, path)
+    return str(path)
 
 
 @lru_cache(maxsize=8)
-def from_text(text: str) -> Decoder:
+def from_file(path: str) -> Decoder:
     """A decoder out of an option; once for each worker, which then has its expressions compiled."""
-    decoder: Decoder = pickle.loads(base64.b64decode(text))  # noqa: S301  (made by ourselves, above)
+    return _unpickled(private.check_ours(path).read_bytes())
+
+
+def _pickled(decoder: Decoder) -> bytes:
+    """A decoder; a user's function in its chain goes along by value."""
+    return cloudpickle.dumps(decoder)  # type: ignore[no-any-return, no-untyped-call]
+
+
+@lru_cache(maxsize=8)
+def _unpickled(data: bytes) -> Decoder:
+    decoder: Decoder = pickle.loads(data)  # noqa: S301  (made by ourselves, above)
     return decoder
 
 
@@ -147,12 +167,12 @@ def _row_batch(chunk: list[pa.Array], raw: list[pa.Array]) -> pa.RecordBatch:
 
 def take(records: DataFrame, decoder: Decoder) -> DataFrame:
     """Take the shortcut with records that come from the JVM."""
-    return records.mapInArrow(_taker(to_text(decoder)), DDL)
+    return records.mapInArrow(_taker(_pickled(decoder)), DDL)
 
 
-def _taker(text: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _taker(data: bytes) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        decoder = from_text(text)
+        decoder = _unpickled(data)
         for batch in batches:
             for part in _by_partition(batch):
                 yield from shorten_batch(decoder, part)

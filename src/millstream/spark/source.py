@@ -6,8 +6,8 @@ Columns and option names are those of Spark's Kafka source: key, value, topic, p
 left the live log are read from there), ``group`` (the consumer group that shows the progress, ``spark-TOPIC`` unless
 named), ``includeAppendTime``, ``includeHeaders`` (true unless said), ``assign`` (JSON, topic → partitions: only these, even if the topic grows),
 ``wholeAppends`` (a limit never cuts an append in two: all partitions are cut at one append time), and for pipelines ``decoder``
-(see :mod:`millstream.spark.shortcut`) and ``watermarks``: a file with those that hold after the last batch. A batch's offsets
-then have, under :data:`WATERMARKS`, the ones before it, so that Spark keeps them and a batch that is run again has the same.
+(see :mod:`millstream.spark.shortcut`) and ``watermarks``: files that only their owner can read, the latter with those that hold
+after the last batch. A batch's offsets then have, under :data:`WATERMARKS`, the ones before it, so that Spark keeps them and a batch that is run again has the same.
 
 All partitions of a micro-batch are cut in one read transaction, so at the end of whole append batches unless a limit
 says otherwise. A range that is neither in the log nor in the archive is an error that names it, never a silent gap.
@@ -36,6 +36,7 @@ from millstream.log.scan import Part, Values, records_within, scan_rows, scan_va
 from millstream.log.sqlite import SqliteLog
 from millstream.log.store import first_appended_after, records_table
 from millstream.spark import shortcut
+from millstream.spark.private import check_ours
 
 if TYPE_CHECKING:
     import numpy as np
@@ -291,7 +292,7 @@ class _Planner:
 
     @property
     def _decoder(self) -> Decoder | None:
-        return shortcut.from_text(self.options.decoder) if self.options.decoder else None
+        return shortcut.from_file(self.options.decoder) if self.options.decoder else None
 
     def _batch(self, batch: pa.RecordBatch, gate: Gate | None) -> Iterator[pa.RecordBatch]:
         if self._decoder is not None:
@@ -359,7 +360,7 @@ class StreamReader(_Planner, DataSourceStreamReader, SupportsTriggerAvailableNow
             return end
         if end == places:
             return start  # nothing new, whatever the watermarks are now
-        return {**end, WATERMARKS: json.loads(Path(self.options.watermarks).read_bytes())}
+        return {**end, WATERMARKS: json.loads(check_ours(self.options.watermarks).read_bytes())}
 
     def _cut_at_append(self, start: Offsets, end: Offsets, limit: int) -> Offsets:
         """Go at most ``limit`` records towards end, all partitions up to one append time; at least to the first."""
