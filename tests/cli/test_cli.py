@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import pytest
 from millstream.cli import cli, execute
 from millstream.event import Event
 from millstream.log import open_log
+from tests.mounted import mounted
 from tests.waiting import until
 
 Run = Callable[..., Any]
@@ -211,6 +213,37 @@ def test_a_bad_line_stops_producing_after_the_lines_before_it(go: Run) -> None:
     assert code == 1
     assert "line 3: no field 'user'" in err
     assert len(go("consume", "clicks")[1].splitlines()) == 2
+
+
+def test_a_line_that_the_topic_does_not_take_is_named_by_its_number(go: Run) -> None:
+    go("topics", "create", "notes")
+    text = "\n".join(["short", "", "x" * 1_000_001, "after"])
+    code, out, err = go("produce", "notes", "--format", "text", text=text)
+    assert (code, out) == (1, "")
+    assert "line 3: 1,000,001 bytes, topic notes takes up to 1,000,000; the lines before it are in the log" in err
+    assert "1 of 1 events that were read are in the log" in err
+    assert [line.split("\t")[-1] for line in go("consume", "notes")[1].splitlines()] == ["short"]
+    code, out, _ = go("produce", "notes", "--format", "text", "--skip-bad", "--json", text=text)
+    assert (code, json.loads(out)["records"], json.loads(out)["skipped"]) == (0, 2, 1)
+    go("topics", "create", "names", "--cleanup", "compact")
+    assert "line 1: no key, and topic names is compacted by key" in go("produce", "names", text="{}\n")[2]
+
+
+def test_producing_onto_a_full_disk_ends_at_once_and_says_what_is_in_the_log(folder: Path) -> None:
+    disk = folder / "disk"
+    disk.mkdir()
+    wrapper = mounted(disk, "size=12m")
+    (folder / "feed.py").write_text(
+        "line = '{\"text\": \"' + 'to fill the disk ' * 50 + '\"}'\nfor _ in range(40_000): print(line)"
+    )
+    command, log = f"{sys.executable} -c 'from millstream.cli import main; main()'", "--log sqlite:disk/log.db"
+    text = f"{command} topics create t {log} > /dev/null; {sys.executable} feed.py | {command} produce t {log}"
+    done = subprocess.run([*wrapper, "sh", "-c", text], cwd=folder, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (1, ""), done.stderr
+    assert "no room on the disk" in done.stderr
+    found = re.search(r"([\d,]+) of ([\d,]+) events that were read are in the log", done.stderr)
+    assert found
+    assert 1000 <= int(found[1].replace(",", "")) < 40_000
 
 
 def test_bad_lines_can_be_skipped_and_are_counted(go: Run) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from millstream.errors import BadEvent, BadName, ConfigError, LogUnavailable, UnknownTopic
+from millstream.errors import BadEvent, BadName, ConfigError, LogFull, LogUnavailable, UnknownTopic
 from millstream.event import Event
 from millstream.log.contract import Ack, TopicSettings
 from millstream.log.producer import Buffer, Counters, Producer
@@ -34,6 +34,7 @@ class SwitchedLog(SqliteLog):
         self.permits = threading.Semaphore(0)
         self.waiting = threading.Event()
         self.away = 0
+        self.full = False
         self.lost_acknowledgements = 0
 
     def let(self, appends: int = MANY) -> None:
@@ -46,6 +47,8 @@ class SwitchedLog(SqliteLog):
         self.waiting.set()
         if not self.permits.acquire(timeout=30):
             raise AssertionError("the test never let this append go on")
+        if self.full:
+            raise LogFull("no room")
         if self.away:
             self.away -= 1
             raise LogUnavailable("switched off")
@@ -324,6 +327,39 @@ def test_a_log_that_is_away_for_a_while_is_asked_again(log: SwitchedLog) -> None
         producer.send(event(0))
     assert values(read_all(log, "t")) == ["000"]
     assert producer.counters == Counters(accepted=1, sent=1, retried=3)
+
+
+def test_a_full_disk_is_told_and_what_was_accepted_goes_in_when_there_is_room(log: SwitchedLog) -> None:
+    log.full = True
+    log.let()
+    producer = Producer(log, "t", Buffer(capacity=3, batch=1))
+    for number in range(3):
+        producer.send(event(number))
+    with pytest.raises(LogFull):
+        producer.flush(30)
+    with pytest.raises(LogFull):  # the memory has room for one more, and no more
+        list(map(producer.send, map(event, range(3, 9))))
+    accepted = producer.counters.accepted
+    log.full = False
+    until(lambda: producer.counters.sent == accepted)
+    producer.close()
+    assert values(read_all(log, "t")) == names(range(accepted))
+
+
+def interrupted(producer: Producer) -> None:
+    producer.send(event(0))
+    raise KeyboardInterrupt
+
+
+def test_closing_on_a_full_disk_says_so_and_ends(log: SwitchedLog) -> None:
+    log.full = True
+    log.let()
+    with pytest.raises(LogFull), Producer(log, "t") as producer:
+        producer.send(event(0))
+    assert not producer._thread.is_alive()
+    with pytest.raises(KeyboardInterrupt), Producer(log, "t") as producer:
+        interrupted(producer)
+    assert not producer._thread.is_alive()
 
 
 def test_closing_while_the_log_is_away_says_so_and_ends(log: SwitchedLog) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import IO
 
 import click
@@ -11,8 +13,10 @@ import msgspec
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from millstream.cli.output import json_option, log_option, opened, parse_time, show, stderr, to_json
-from millstream.errors import BadEvent, ConfigError
+from millstream.errors import BadEvent, ConfigError, LogError
 from millstream.event import Event
+from millstream.log.contract import Topic
+from millstream.log.heartbeat import PREFIX
 from millstream.log.producer import Buffer, Producer
 
 
@@ -49,18 +53,18 @@ def command(
     if form == "text" and (key_field or time_field):
         raise click.UsageError("--key-field and --time-field need --format json")
     begun = time.monotonic()
-    skipped = number = 0
+    skipped = number = sent = 0
     quiet = not sys.stderr.isatty()
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description} {task.completed:,.0f} events", markup=False),
         TimeElapsedColumn(),
     )
-    with (
-        opened(log_url, create=False) as log,
-        Producer(log, topic, Buffer(capacity=50_000)) as producer,
-        Progress(*columns, console=stderr(), disable=quiet, transient=True) as progress,
-    ):
+    with ExitStack() as stack:
+        log = stack.enter_context(opened(log_url, create=False))
+        wanted = log.topic(topic)
+        producer = stack.enter_context(_counted(Producer(log, topic, Buffer(capacity=50_000))))
+        progress = stack.enter_context(Progress(*columns, console=stderr(), disable=quiet, transient=True))
         task = progress.add_task(f"→ {topic}", total=None)
         for number, line in enumerate(source, 1):
             text = line.strip()
@@ -68,6 +72,7 @@ def command(
                 continue
             try:
                 event = Event(text) if form == "text" else to_event(text, key_field, time_field)
+                _check(wanted, event)
             except ConfigError as error:
                 if not skip_bad:
                     producer.flush()
@@ -81,8 +86,8 @@ def command(
             if number % 1000 == 0:
                 progress.update(task, completed=producer.counters.sent)
         producer.flush()
+        sent = producer.counters.sent
     taken = time.monotonic() - begun
-    sent = producer.counters.sent
     row = {"topic": topic, "records": sent, "skipped": skipped, "seconds": round(taken, 3), "rate": round(sent / taken)}
     if as_json:
         click.echo(to_json(row))
@@ -92,6 +97,29 @@ def command(
             {"topic": "TOPIC", "records": "RECORDS", "skipped": "SKIPPED", "seconds": "SECONDS", "rate": "PER SECOND"},
             as_json=False,
         )
+
+
+@contextmanager
+def _counted(producer: Producer) -> Iterator[Producer]:
+    """The producer, closed at the end; when it ends before that, what is in the log is counted first."""
+    try:
+        with producer:
+            yield producer
+    except (LogError, KeyboardInterrupt):
+        counters = producer.counters
+        stderr().print(f"{counters.sent:,} of {counters.accepted:,} events that were read are in the log")
+        raise
+
+
+def _check(topic: Topic, event: Event) -> None:
+    """Refuse now what the log would refuse later, when nobody knows any more which line it was."""
+    size, limit = len(event.value or b"") + len(event.key or b""), topic.settings.max_record_bytes
+    if size > limit:
+        raise ConfigError(f"{size:,} bytes, topic {topic.name} takes up to {limit:,}")
+    if event.key is None and topic.settings.compacts:
+        raise ConfigError(f"no key, and topic {topic.name} is compacted by key")
+    if event.key is not None and event.key.startswith(PREFIX):
+        raise ConfigError(f"keys that begin with {PREFIX.decode()} are reserved for heartbeats")
 
 
 def to_event(line: bytes, key_field: str | None = None, time_field: str | None = None) -> Event:

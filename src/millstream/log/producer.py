@@ -34,6 +34,7 @@ from millstream.log.contract import Log, Topic, TopicSettings, check_name
 Policy: TypeAlias = Literal["block", "drop", "buffer"]
 _SPILL = TopicSettings(max_record_bytes=1 << 30)  # how large is too large is for the topic itself to say
 _RETRY = (0.05, 2.0)  # seconds between two tries: the first, and the most
+_LAST = 1.0  # seconds for what is left, when someone asks to end
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,8 @@ class Producer:
     """Sends events to one topic. Thread-safe. Use it in a ``with`` block, or call :meth:`close`, or lose the tail.
 
     A ``name`` that is the same after a restart makes the restart part of one sequence; without one it is random.
+    A log that is away is asked again and again, in silence; a disk that is full is told by the next :meth:`send` or
+    :meth:`flush`, as LogFull, and what was accepted is tried again until :meth:`close`.
     """
 
     def __init__(self, log: Log, topic: str, buffer: Buffer | None = None, *, name: str | None = None) -> None:
@@ -153,7 +156,7 @@ class Producer:
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything accepted is in the log, or failed for good; then raise what went wrong."""
         with self._changed:
-            if not self._changed.wait_for(lambda: not self._pending() or self._closing, timeout):
+            if not self._changed.wait_for(lambda: not self._pending() or self._closing or self._is_full(), timeout):
                 raise LogUnavailable(f"producer {self.name}: not everything is in the log after {timeout} s")
             self._check()
 
@@ -163,18 +166,26 @@ class Producer:
             if not self._closing or self._error is not None:
                 self.flush(timeout)
         finally:
-            with self._changed:
-                self._closing = True
-                self._changed.notify_all()
-            self._thread.join()
-            if self._spill:
-                self._spill.close()
+            self._end(None)
+
+    def _end(self, timeout: float | None) -> None:
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._thread.join(timeout)
+        if self._spill and not self._thread.is_alive():
+            self._spill.close()
 
     def __enter__(self) -> Producer:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None or issubclass(kind, Exception):
+            self.close()
+        else:  # Ctrl-C: whoever is asked to end does not wait for a log that may never answer
+            with contextlib.suppress(MillstreamError):
+                self.flush(_LAST)
+            self._end(_LAST)
 
     def _full(self) -> bool:
         if self._spill and self._spill.waiting:  # everything goes through the file then, however empty the memory
@@ -186,6 +197,9 @@ class Producer:
 
     def _stopped(self) -> bool:
         return self._closing or self._error is not None
+
+    def _is_full(self) -> bool:
+        return isinstance(self._error, LogFull)
 
     def _check(self) -> None:
         if self._error is not None:
@@ -272,6 +286,9 @@ class Producer:
             except (LogUnavailable, LogFull) as error:
                 with self._changed:
                     self._count(retried=1)
+                    if isinstance(error, LogFull):
+                        self._error = self._error or error
+                        self._changed.notify_all()
                     if self._changed.wait_for(lambda: self._closing, pause):
                         self._error = error
                         return False
@@ -286,6 +303,8 @@ class Producer:
                 return True
             with self._changed:
                 self._count(sent=len(events))
+                if self._is_full():
+                    self._error = None  # there is room again
             return True
         return True
 
