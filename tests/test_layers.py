@@ -21,7 +21,7 @@ LAYERS = (
     "runtime", "testing", "bench", "doctor", "shell", "cli",
 )  # fmt: skip
 LOG = (
-    "contract", "partitioner", "heartbeat", "store", "batch", "sequence", "group", "queue", "clean", "archive", "reader", "sqlite", "scan",
+    "contract", "partitioner", "heartbeat", "clock", "store", "batch", "sequence", "group", "queue", "clean", "archive", "reader", "sqlite", "scan",
     "kafka_client", "kafka_write", "kafka", "kafka_read", "kafka_share", "producer", "lag",
 )  # fmt: skip
 PURE = LAYERS[: LAYERS.index("spark")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -46,9 +47,12 @@ def test_appending_expires_at_most_twice_what_it_adds(log: SqliteLog, clock: Clo
     fill(log, 0, 100)
     clock.now += 20_000
     fill(log, 100, 5)
+    assert start(log) == 0  # it goes by the append before
+    clock.now += 1000
+    fill(log, 105, 5)
     assert start(log) == 10
     clock.now += 1000
-    fill(log, 105, 7)
+    fill(log, 110, 7)
     assert start(log) == 24
 
 
@@ -56,6 +60,8 @@ def test_appending_looks_at_retention_once_a_second_and_remembers_what_it_may_do
     log.create_topic("t", 1, TopicSettings(retention=10 * SECOND))
     fill(log, 0, 100)
     clock.now += 20_000
+    fill(log, 99, 1)
+    clock.now += 1000
     fill(log, 100, 1)
     assert start(log) == 2
     for i in range(4):
@@ -106,7 +112,43 @@ def test_age_goes_by_the_time_of_the_append_not_of_the_event(log: SqliteLog, clo
     assert log.maintain("t") == Maintenance(0, 0)
     fill(log, 4, 1)
     records = read_all(log, "t")
-    assert records[0].appended == records[1].appended
+    assert records[1].appended == records[0].appended + 1
+
+
+def test_after_an_append_ten_years_ahead_time_goes_on_and_retention_with_it(tmp_path: Path, clock: Clock) -> None:
+    years, hour = 10 * 365 * 86_400_000, 3_600_000
+    with SqliteLog(tmp_path / "log.db", clock=clock) as log:
+        log.create_topic("t", 1, TopicSettings(retention=timedelta(hours=1)))
+        fill(log, 0, 100)
+        clock.now += years
+        fill(log, 100, 1)
+        assert start(log) == 0  # one append under a wrong clock deletes nothing
+        clock.now -= years
+        for i in range(10):
+            clock.now += 60_000
+            fill(log, 101 + i, 1)
+    with SqliteLog(tmp_path / "log.db", clock=clock) as log:  # also for the next process
+        clock.now += 60_000
+        fill(log, 111, 1)
+        appended = [record.appended for record in log.read("t", 0, 101)]
+        assert [later - sooner for sooner, later in pairwise(appended)] == [60_000] * 10
+        assert log.maintain("t").expired == 0
+        clock.now += hour - 11 * 60_000
+        assert log.maintain("t").expired == 100  # what came under the right clock
+        clock.now += 5 * 60_000
+        assert log.maintain("t").expired == 6  # what came since, by the topic's own time
+        clock.now += 2 * hour
+        assert log.maintain("t").expired == 6
+
+
+def test_a_clock_that_is_right_again_is_followed_again(log: SqliteLog, clock: Clock) -> None:
+    log.create_topic("t")
+    began = clock.now
+    for moment in (5000, 4000, 4400, 4900, 9000, 9000):
+        clock.now = began + moment
+        fill(log, 0, 1)
+    found = [record.appended - began for record in log.read("t", 0, 0)]
+    assert found == [5000, 5001, 5401, 5901, 9000, 9000]
 
 
 @pytest.mark.parametrize(("limit", "left"), [(1, 0), (3, 0), (4, 1), (7, 1), (8, 2), (39, 9), (40, 10), (1000, 10)])

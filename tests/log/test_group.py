@@ -127,6 +127,20 @@ def test_a_member_that_was_put_out_begins_from_what_is_committed(log: SqliteLog,
     assert committed(log, "g") == {TopicPartition("t", 0): 10}
 
 
+def test_after_the_clock_was_set_back_a_dead_member_holds_nothing_and_a_live_one_goes_on(
+    log: SqliteLog, clock: Clock
+) -> None:
+    filled(log)
+    dead, alive = join(log), join(log)
+    clock.now -= 3_600_000
+    poll(alive)
+    assert alive.assignment == {TopicPartition("t", 0)}
+    assert [group.members for group in log.groups()] == [(alive.member,)]
+    other = join(log)  # nor is a live one put out: it has renewed its lease under the new clock
+    assert {alive.member, other.member} == set(log.groups()[0].members)
+    assert dead.member not in log.groups()[0].members
+
+
 def test_a_member_that_missed_a_generation_does_not_reuse_its_positions(log: SqliteLog) -> None:
     filled(log, 20, partitions=2)
     one = join(log)
@@ -271,6 +285,8 @@ def test_what_makes_no_sense_is_refused(log: SqliteLog) -> None:
         log.consumer("t", "g", start="middle")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="lease"):
         log.consumer("t", "g", lease=timedelta(milliseconds=1))
+    with pytest.raises(ConfigError, match="at most 0:30:00"):
+        log.consumer("t", "g", lease=timedelta(hours=1))
     with pytest.raises(UnknownTopic):
         log.consumer(["t", "nowhere"], "g")
     log.worker("t", "queue")

@@ -50,6 +50,13 @@ def take(worker: Worker, limit: int = 10) -> list[Delivery]:
     return worker.take(limit, 0)
 
 
+def test_after_the_clock_was_set_back_what_a_vanished_worker_held_goes_to_another(log: SqliteLog, clock: Clock) -> None:
+    add(log, "a")
+    take(work(log))
+    clock.now -= 3_600_000
+    assert names(take(work(log))) == ["a"]
+
+
 def test_what_falls_due_again_comes_before_what_is_new_in_the_order_it_fell_due(log: SqliteLog, clock: Clock) -> None:
     one, two = work(log), work(log)
     add(log, "a", "b", "c", "d", "e")

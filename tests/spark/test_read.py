@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from millstream.errors import ConfigError, OffsetOutOfRange
 from millstream.event import Event
@@ -18,6 +19,7 @@ from millstream.log import open_log
 from millstream.log.archive import Archive
 from millstream.log.contract import Log, TopicSettings
 from millstream.log.lag import lag
+from millstream.log.sqlite import SqliteLog
 from millstream.spark.read import COLUMNS, java_settings, read_batch, read_stream
 from millstream.spark.source import Options, StreamReader, cut
 from tests.contracts.log import name, read_all
@@ -280,6 +282,33 @@ def test_a_batch_is_bounded_in_bytes(embedded: Log, tmp_path: Path) -> None:
         assert reader.latestOffset({"t": {"0": 8}}, reader.getDefaultReadLimit()) == {"t": {"0": 10}}
     finally:
         reader.stop()
+
+
+def test_a_limit_holds_after_an_append_under_a_clock_that_ran_ahead(tmp_path: Path) -> None:
+    now = 1_000_000
+    with SqliteLog(tmp_path / "log.db", clock=lambda: now) as log:
+        log.create_topic("t")
+        for i in range(50):
+            now += 10**9 if i == 1 else -(10**9) if i == 2 else 1000
+            log.append("t", [Event(b"%d" % i)])
+        options = {"log": log.url, "subscribe": "t", "startingOffsets": "earliest", "wholeAppends": "true"}
+        reader, read, batches = StreamReader(Options.of(options)), {"t": {"0": 0}}, []
+        while (end := reader.latestOffset(read, ReadMaxRows(10))) != read:
+            batches.append(end["t"]["0"] - read["t"]["0"])
+            read = end
+        reader.stop()
+    assert batches == [10] * 5
+
+
+def test_a_group_that_others_use_does_not_stop_a_stream_that_shows_its_progress_there(tmp_path: Path) -> None:
+    with SqliteLog(tmp_path / "log.db") as log:
+        log.create_topic("t")
+        log.append("t", [Event(b"1")])
+        with log.consumer("t", "shop") as other:
+            reader = StreamReader(Options.of({"log": log.url, "subscribe": "t", "group": "shop"}))
+            assert reader.latestOffset({"t": {"0": 0}}, ReadAllAvailable()) == {"t": {"0": 1}}
+            reader.stop()
+            assert [record.value for record in other.poll()] == [b"1"]
 
 
 def test_secrets_reach_sparks_kafka_client_under_its_names(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from millstream.database import Db
 from millstream.errors import LogError
 from millstream.failpoint import failpoint
+from millstream.log.clock import topic_time
 from millstream.log.contract import Maintenance
 from millstream.log.store import BLOCK, first_appended_after, records_table
 
@@ -33,10 +34,10 @@ class Expiry:
         self._looked: dict[int, int] = {}
         self._credit: dict[int, int] = {}
 
-    def after_append(self, log: SqliteLog, row: TopicRow, count: int) -> None:
+    def after_append(self, log: SqliteLog, row: TopicRow, count: int, before: int) -> None:
         """Expire a little, now and then. Topics with an archive wait for :func:`maintain`.
 
-        The batch is acknowledged whatever becomes of this: an error here would say that it was not kept.
+        It goes by the time of the append ``before``: one append under a clock that is far ahead deletes nothing. The batch is acknowledged whatever becomes of this: an error here would say that it was not kept.
         """
         if not row.topic.settings.expires or row.topic.settings.archive:
             return
@@ -46,7 +47,7 @@ class Expiry:
             self._looked[row.id] = now
             self._credit[row.id] = 0
             with contextlib.suppress(LogError):
-                expire(log, row.topic.name, at_most=credit)
+                expire(log, row.topic.name, at_most=credit, no_later=before)
 
 
 def maintain(log: SqliteLog, topic: str) -> Maintenance:
@@ -63,16 +64,24 @@ def maintain(log: SqliteLog, topic: str) -> Maintenance:
     return Maintenance(expire(log, topic, archived=upto), compact(log, topic) if settings.compacts else 0)
 
 
-def expired_before(log: SqliteLog, db: Db, row: TopicRow) -> dict[int, int]:
-    """Per partition, the offset below which everything has expired."""
+def expired_before(log: SqliteLog, db: Db, row: TopicRow, no_later: int | None = None) -> dict[int, int]:
+    """Per partition, the offset below which everything has expired; it is no later than a time that the caller may give."""
     settings = row.topic.settings
     cuts: dict[int, int] = {}
-    rows = db.execute("SELECT partition, start, next, bytes FROM partition WHERE topic = ?", (row.id,)).fetchall()
-    for partition, start, end, size in rows:
+    rows = db.execute("SELECT partition, start, next, bytes, appended FROM partition WHERE topic = ?", (row.id,))
+    found = rows.fetchall()
+    clock = log.clock()
+    own = topic_time(db, row.id, max(appended for *_, appended in found), clock)
+    if no_later is not None:
+        clock, own = min(clock, no_later), min(own, no_later)
+    for partition, start, end, size, _ in found:
         cut, table = start, records_table(row.id, partition)
         if settings.expires and settings.retention is not None:
-            limit = log.clock() - settings.retention // timedelta(milliseconds=1)
-            cut = first_appended_after(db, table, start, end, limit)
+            age = settings.retention // timedelta(milliseconds=1)
+            cut = first_appended_after(db, table, start, end, clock - age)
+            if own > clock and cut == first_appended_after(db, table, start, end, clock):
+                # What is left was appended while the topic was ahead of the clock: its age goes by the topic's own time.
+                cut = first_appended_after(db, table, start, end, own - age)
         if settings.expires and settings.retention_bytes is not None and size > settings.retention_bytes:
             excess = size - settings.retention_bytes
             for offset, length in db.execute(f"SELECT offset, {_SIZE} FROM {table} ORDER BY offset"):
@@ -84,7 +93,14 @@ def expired_before(log: SqliteLog, db: Db, row: TopicRow) -> dict[int, int]:
     return cuts
 
 
-def expire(log: SqliteLog, topic: str, *, at_most: int | None = None, archived: Mapping[int, int] | None = None) -> int:
+def expire(
+    log: SqliteLog,
+    topic: str,
+    *,
+    at_most: int | None = None,
+    archived: Mapping[int, int] | None = None,
+    no_later: int | None = None,
+) -> int:
     """Delete what retention no longer covers; give the number of records.
 
     A topic with an archive loses only what is ``archived``, whatever else has expired meanwhile.
@@ -93,7 +109,7 @@ def expire(log: SqliteLog, topic: str, *, at_most: int | None = None, archived: 
         row = log.row(topic, db)
         if not row.topic.settings.expires:
             return 0
-        cuts = expired_before(log, db, row)
+        cuts = expired_before(log, db, row, no_later)
         if row.topic.settings.archive:
             archived = archived or {}
             cuts = {partition: min(cut, archived.get(partition, 0)) for partition, cut in cuts.items()}

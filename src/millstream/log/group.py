@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Literal
 from millstream.database import Db
 from millstream.errors import ConfigError, GenerationFenced, UnknownTopic
 from millstream.event import Record, TopicPartition
+from millstream.log.clock import LONGEST
 from millstream.log.contract import Bounds, Consumer, Group, check_offset
 from millstream.log.store import partition_bounds
 
@@ -60,6 +61,8 @@ class SqliteConsumer(Consumer):
             raise ConfigError(f"start: found {start!r}, expected earliest or latest")
         if lease < timedelta(milliseconds=100):
             raise ConfigError(f"lease: found {lease}, expected at least 0.1 s")
+        if lease > timedelta(milliseconds=LONGEST):
+            raise ConfigError(f"lease: found {lease}, expected at most {timedelta(milliseconds=LONGEST)}")
         self.group, self.member = group, f"{os.getpid()}-{secrets.token_hex(4)}"
         self._log, self._topics, self._start = log, tuple(topics), start
         self._lease = lease // timedelta(milliseconds=1)
@@ -89,7 +92,7 @@ class SqliteConsumer(Consumer):
         while True:
             if self._closed:
                 raise GenerationFenced(f"this member of group {self.group} has left", hint="join with a new consumer")
-            if self._log.clock() >= self._renew_at:
+            if self._is_due(self._log.clock()):
                 self._renew()
             version = self._log.store.version()
             records = self._take(limit)
@@ -119,7 +122,7 @@ class SqliteConsumer(Consumer):
                     )
                 store_offset(db, self.group, self._log.row(place.topic, db).id, place.partition, offset)
             now = self._log.clock()
-            if now >= self._renew_at:
+            if self._is_due(now):
                 db.execute(
                     "UPDATE member SET lease_until = ? WHERE consumer_group = ? AND member = ?",
                     (now + self._lease, self.group, self.member),
@@ -137,14 +140,18 @@ class SqliteConsumer(Consumer):
             if db.changes():
                 _next_generation(db, self.group)
 
+    def _is_due(self, now: int) -> bool:
+        """Whether to renew the lease: its time has come, or the clock was set back."""
+        return now >= self._renew_at or self._renew_at > now + self._lease
+
     def _renew(self) -> None:
         """Extend the lease, put out members whose lease has run out, join if we were put out ourselves."""
         now = self._log.clock()
         with self._log.store.write() as db:
             ensure(db, self.group, "consumer")
             db.execute(
-                "DELETE FROM member WHERE consumer_group = ? AND lease_until < ? AND member != ?",
-                (self.group, now, self.member),
+                "DELETE FROM member WHERE consumer_group = ? AND (lease_until < ? OR lease_until > ?) AND member != ?",
+                (self.group, now, now + LONGEST, self.member),
             )
             changed = db.changes() > 0
             db.execute(
@@ -244,8 +251,8 @@ def store_offset(db: Db, group: str, topic: int, partition: int, offset: int) ->
 def live_members(db: Db, group: str, now: int) -> list[str]:
     """Members whose lease has not run out."""
     rows = db.execute(
-        "SELECT member FROM member WHERE consumer_group = ? AND lease_until >= ? ORDER BY member",
-        (group, now),
+        "SELECT member FROM member WHERE consumer_group = ? AND lease_until BETWEEN ? AND ? ORDER BY member",
+        (group, now, now + LONGEST),
     )
     return [member for (member,) in rows]
 

@@ -18,6 +18,7 @@ from millstream.database import Db
 from millstream.errors import DeliveryFenced
 from millstream.event import Event, Record, TopicPartition
 from millstream.log import group as membership
+from millstream.log.clock import LONGEST
 from millstream.log.contract import Delivery, QueueSettings, Worker, check_offset
 from millstream.log.store import partition_bounds
 
@@ -52,6 +53,9 @@ class SqliteWorker(Worker):
         self._log, self._topic, self._settings = log, topic, settings
         self._dead_letters = settings.dead_letters or f"{topic}.dead"
         self._visibility = settings.visibility // timedelta(milliseconds=1)
+        self._longest = max(
+            self._visibility, LONGEST
+        )  # what is held for longer was taken before the clock was set back
         with log.store.write() as db:
             log.row(topic, db)
             membership.ensure(db, group, "queue")
@@ -112,9 +116,9 @@ class SqliteWorker(Worker):
     def _due_again(self, db: Db, row: TopicRow, limit: int, now: int) -> tuple[list[Delivery], list[Delivery]]:
         """Deliveries to make again, and those that have had all their attempts (kept by us until buried)."""
         found = db.execute(
-            "SELECT partition, offset, attempt FROM delivery WHERE consumer_group = ? AND topic = ? AND visible_at <= ?"
-            " ORDER BY visible_at, partition, offset LIMIT ?",
-            (self.group, row.id, now, limit),
+            "SELECT partition, offset, attempt FROM delivery WHERE consumer_group = ? AND topic = ?"
+            " AND (visible_at <= ? OR visible_at > ?) ORDER BY visible_at, partition, offset LIMIT ?",
+            (self.group, row.id, now, now + self._longest, limit),
         ).fetchall()
         again: list[Delivery] = []
         spent: list[Delivery] = []

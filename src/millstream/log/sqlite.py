@@ -33,6 +33,7 @@ from millstream.log import clean, queue
 from millstream.log import group as membership
 from millstream.log import sequence as sequences
 from millstream.log.batch import Batch, load_headers
+from millstream.log.clock import next_append
 from millstream.log.contract import (
     Ack,
     Bounds,
@@ -80,6 +81,7 @@ class SqliteLog(Log):
         self._topics: dict[str, TopicRow] = {}
         self._spread = itertools.count()
         self._expiry = clean.Expiry()
+        self._before: dict[int, int] = {}  # topic → the time of the append before the last of ours
 
     # topics
 
@@ -120,7 +122,7 @@ class SqliteLog(Log):
                 db.execute(f"DROP TABLE {records_table(row.id, partition)}")
             for table in ("partition", "time_index", "sequence", "group_offset", "delivery", "queue"):
                 db.execute(f"DELETE FROM {table} WHERE topic = ?", (row.id,))
-            db.execute("DELETE FROM topic WHERE id = ?", (row.id,))
+            db.execute("DELETE FROM topic WHERE id = ?", (row.id,))  # its row of `ahead` may stay: no other gets its id
             membership.topic_changed(db, name)
 
     def topics(self) -> list[Topic]:
@@ -216,7 +218,7 @@ class SqliteLog(Log):
                 else:
                     row = self.row(topic, db)  # the topic changed since we looked: cut the batch anew
             if ack is not None:
-                self._expiry.after_append(self, row, len(events))
+                self._expiry.after_append(self, row, len(events), self._before[row.id])
                 return ack
 
     def _insert(self, db: Db, row: TopicRow, batch: Batch) -> Ack | None:
@@ -225,8 +227,8 @@ class SqliteLog(Log):
         found = db.execute(
             "SELECT partition, next, newest, appended FROM partition WHERE topic = ?", (row.id,)
         ).fetchall()
-        # Append time never runs backwards within a topic, whatever the machine's clock does.
-        now = max(self.clock(), max(appended for *_, appended in found))
+        before = self._before[row.id] = max(appended for *_, appended in found)
+        now = next_append(db, row.id, before, self.clock())
         offsets, updates = [0] * len(batch.places), []
         for partition, first, newest, _ in found:
             part = batch.parts.get(partition)

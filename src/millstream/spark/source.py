@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import compress
 from pathlib import Path
@@ -28,7 +29,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from millstream.errors import ConfigError
+from millstream.errors import ConfigError, LogError
 from millstream.event import TopicPartition, from_millis
 from millstream.log.archive import SCHEMA, Archive, to_arrow
 from millstream.log.contract import Bounds, check_offset
@@ -406,13 +407,14 @@ class StreamReader(_Planner, DataSourceStreamReader, SupportsTriggerAvailableNow
         return self.tasks(start, end)
 
     def commit(self, end: Offsets) -> None:
-        """Show the progress as a consumer group."""
+        """Show the progress as a consumer group. Showing it is not the progress: who uses the group's name stops nothing."""
         end = places_of(end)
         if end == self._shown:
             return
         self._shown = end
         places = {TopicPartition(t, int(p)): offset for t, found in end.items() for p, offset in found.items()}
-        self.log.commit_group(self.options.group, places)
+        with suppress(LogError):
+            self.log.commit_group(self.options.group, places)
 
     def stop(self) -> None:
         """Let go of the file."""

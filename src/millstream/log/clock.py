@@ -1,0 +1,38 @@
+"""The time of appends in the embedded log, and leases, under a machine's clock that jumps.
+
+Append time never runs back within a topic. After a clock that ran ahead was put right, the topic is ahead of it: append time then goes
+on from where it is at the pace of the clock, until the clock has caught up. So that it does across processes, the topic's row in the
+table ``ahead`` has the last append time and what the clock said then; the table is made when it is first needed.
+"""
+
+from __future__ import annotations
+
+from millstream.database import Db
+
+LONGEST = 30 * 60 * 1000
+"""Milliseconds that a lease may last. One that ends later than that was given under a clock that has been set back since."""
+
+_AHEAD = "CREATE TABLE IF NOT EXISTS ahead (topic INTEGER PRIMARY KEY, appended INTEGER NOT NULL, clock INTEGER NOT NULL) STRICT"
+
+
+def next_append(db: Db, topic: int, newest: int, clock: int) -> int:
+    """The time of an append, in a transaction that writes; ``newest`` is that of the one before."""
+    if clock >= newest:
+        return clock
+    db.execute(_AHEAD)
+    now = _going_on(db, topic, newest, clock)
+    db.execute("INSERT OR REPLACE INTO ahead VALUES (?, ?, ?)", (topic, now, clock))
+    return now
+
+
+def topic_time(db: Db, topic: int, newest: int, clock: int) -> int:
+    """What time it is by a topic's own append time."""
+    if clock >= newest or not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'ahead'").get:
+        return max(clock, newest)
+    return _going_on(db, topic, newest, clock)
+
+
+def _going_on(db: Db, topic: int, newest: int, clock: int) -> int:
+    known = db.execute("SELECT appended, clock FROM ahead WHERE topic = ?", (topic,)).fetchone()
+    passed = clock - known[1] if known is not None and known[0] == newest else 1
+    return newest + max(0, passed)
