@@ -246,6 +246,15 @@ class SinkContract:
         commit(4, (-0.0, 4, 1))
         assert sorted(map(str, rows(store, "reals"))) == sorted(["(0.0, 4)", "(inf, 1)"])
 
+    def test_the_first_rows_are_those_that_all_begin_with(self, writer: Writer, store: Store) -> None:
+        writer.commit(TOTALS, *((user, 1, 1.0, 1) for user in "dbac"))
+        writer.commit(BAG, ("home", 1.0, 3), ("about", 1.0, 2))
+        for view, count in (("totals", 4), ("bag", 5)):
+            whole = store.table(view)
+            assert whole.num_rows == count
+            for limit in (0, 1, 3, count, count + 1):
+                assert store.table(view, limit).equals(whole.slice(0, limit))
+
     def test_a_view_without_a_key_counts_equal_rows(self, writer: Writer, store: Store) -> None:
         writer.commit(BAG, ("home", 1.0, 1), ("home", 1.0, 1), ("home", None, 1), (None, math.nan, 2), ("home", 0.0, 1))
         writer.commit(BAG, ("home", 1.0, 1), (None, math.nan, -1), ("home", None, -1), ("home", -0.0, -1))

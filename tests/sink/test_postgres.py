@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -33,6 +34,8 @@ from millstream.sink.refusing import Judge
 from millstream.testing import PostgresServer
 from tests.contracts.sink import BAG, LETTERS, NOON, PAIRS, TOTALS, SinkContract, Writer, changes, counts, rejects, rows
 from tests.contracts.versions import VersionContract
+from tests.sink.stopped import is_stopped
+from tests.waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -516,3 +519,11 @@ def test_the_doctor_looks_at_a_place_for_views(address: str, postgres: PostgresS
     assert (guest.ok, "no right to make them" in guest.found, "GRANT" in guest.hint) == (False, True, True)
     gone = look("postgresql://me@127.0.0.1:1/db")
     assert (gone.ok, "check the address" in gone.hint) == (False, True)
+
+
+def test_a_query_without_an_end_can_be_stopped(sink: Sink, address: str, database: str) -> None:
+    asked = "SELECT count(*) FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(600)' AND state = 'active'"
+    with psycopg.connect(database, autocommit=True) as db:
+        begun = lambda _: db.execute(asked).fetchone() == (1,)  # noqa: E731
+        assert is_stopped(address, "SELECT pg_sleep(600)", signal.SIGINT, begun)
+        until(lambda: db.execute(asked).fetchone() == (0,))

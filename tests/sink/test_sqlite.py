@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import threading
@@ -23,6 +24,7 @@ from millstream.sink.refusing import Judge
 from millstream.sink.sqlite import SqliteSink
 from tests.contracts.sink import BAG, NOON, PAIRS, TOTALS, SinkContract, Writer, changes, counts, rejects, rows
 from tests.contracts.versions import VersionContract
+from tests.sink.stopped import is_stopped, ticks
 
 
 @pytest.fixture
@@ -391,3 +393,17 @@ def test_rows_without_a_key_lie_by_their_time_where_the_table_was_made_so(path: 
         assert (there == in_order) is not made_earlier
         sink.commit(Batch("c", 1, fence, changes={"timed": changes(TIMED, *((str(at), at, -1) for at in moments))}))
         assert rows(store, "timed") == []
+
+
+ENDLESS = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT count(*) FROM c"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_query_without_an_end_can_be_stopped(sink: Sink, path: Path, number: int) -> None:
+    seen: list[int] = []
+
+    def begun(pid: int) -> bool:
+        seen.append(ticks(pid))
+        return seen[-1] - seen[0] > 50
+
+    assert is_stopped(f"sqlite:{path}", ENDLESS, number, begun)

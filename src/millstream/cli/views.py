@@ -95,7 +95,7 @@ def show_view(view: str, limit: int, at: str | None, where: str | None, as_json:
         table = _as_of(view, at, where)
     else:
         with open_store(_holding(view, where)) as store:
-            table = store.table(view)
+            table = store.table(view, limit)
     table = table.slice(0, limit)
     show(table.to_pylist(), {name: name for name in table.column_names}, as_json=as_json, empty=f"{view} is empty")
 

@@ -217,8 +217,11 @@ class Store(_Open):
         """Every view kept here, by name."""
 
     @abstractmethod
-    def table(self, view: str) -> Any:
-        """All rows as a pyarrow.Table in the declared schema, in the order of the key; UnknownView if there is none."""
+    def table(self, view: str, limit: int | None = None) -> Any:
+        """All rows, or the first ones, as a pyarrow.Table in the declared schema, in the order of the key.
+
+        UnknownView if there is none.
+        """
 
     @abstractmethod
     def get(self, view: str, key: Sequence[Any]) -> dict[str, Any] | None:

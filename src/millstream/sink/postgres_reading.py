@@ -40,9 +40,9 @@ class PostgresStore(Store):
         """Every view kept here, by name."""
         return self._server.run(lambda db: [_info(db, kept) for kept in tables.load(db).values()], reading=True)
 
-    def table(self, view: str) -> Any:
-        """All rows in the declared schema, in the order of the key."""
-        return self._server.run(lambda db: tables.rows_of(db, self._find(db, view)), reading=True)
+    def table(self, view: str, limit: int | None = None) -> Any:
+        """All rows, or the first ones, in the declared schema, in the order of the key."""
+        return self._server.run(lambda db: tables.rows_of(db, self._find(db, view), limit), reading=True)
 
     def get(self, view: str, key: Sequence[Any]) -> dict[str, Any] | None:
         """The row of a key, or None. Text is taken for any type, in the form that Arrow reads."""

@@ -221,14 +221,16 @@ def apply(db: Pg, writes: Writes) -> None:
     )
 
 
-def rows_of(db: Pg, kept: Kept) -> Any:
-    """All rows as Arrow, in the order of the key."""
+def rows_of(db: Pg, kept: Kept, limit: int | None = None) -> Any:
+    """All rows, or the first ones, as Arrow, in the order of the key."""
     target = kept.target
     order = ", ".join(
         f"{quote(name)}{'::text' if pa.types.is_nested(target.schema.field(name).type) else ''} NULLS FIRST"
         for name in target.identity or target.schema.names
     )
-    return copy_out(db, f"SELECT {selected(target.schema)} FROM {kept.sql_name} ORDER BY {order}", target.schema)
+    some = "ALL" if limit is None else f"{limit:d}"
+    query = f"SELECT {selected(target.schema)} FROM {kept.sql_name} ORDER BY {order} LIMIT {some}"
+    return copy_out(db, query, target.schema)
 
 
 def copy_out(db: Pg, query: str, schema: Any) -> Any:

@@ -16,6 +16,9 @@ from millstream.sink.definition import COUNT, find, info_of, key_columns
 from millstream.sink.file import ViewFile, quote
 from millstream.sink.values import encode
 
+_STEPS = 100_000
+"""Steps of SQLite's machine between two looks at whether someone asks to stop: some milliseconds."""
+
 
 class SqliteStore(Store):
     """The reading side of a file of views; it may be used from many threads."""
@@ -32,10 +35,10 @@ class SqliteStore(Store):
         with self._file.read() as db:
             return [_info(db, kept) for kept in tables.load(db).values()]
 
-    def table(self, view: str) -> Any:
-        """All rows in the declared schema, in the order of the key."""
+    def table(self, view: str, limit: int | None = None) -> Any:
+        """All rows, or the first ones, in the declared schema, in the order of the key."""
         with self._file.read() as db:
-            return tables.rows_of(db, self._find(db, view))
+            return tables.rows_of(db, self._find(db, view), limit)
 
     def get(self, view: str, key: Sequence[Any]) -> dict[str, Any] | None:
         """The row of a key, or None. Text is taken for any type, in the form that Arrow reads."""
@@ -59,6 +62,7 @@ class SqliteStore(Store):
             return True
 
         with self._file.read_only() as db:
+            db.set_progress_handler(_go_on, _STEPS)
             cursor = db.cursor()
             cursor.exec_trace = one
             try:
@@ -85,6 +89,11 @@ class SqliteStore(Store):
 
     def _find(self, db: Db, view: str) -> tables.Kept:
         return find(str(self._file.path), tables.load(db), view)
+
+
+def _go_on() -> bool:
+    """Called by SQLite now and then: Python looks for signals whenever a function of its own is called, and raises here."""
+    return False
 
 
 def _info(db: Db, kept: tables.Kept) -> ViewInfo:

@@ -13,6 +13,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -173,14 +174,15 @@ def apply(db: Db, kept: Kept, writes: Writes) -> Kept:
     return kept
 
 
-def rows_of(db: Db, kept: Kept) -> Any:
-    """All rows, in the declared schema, in the order of the key."""
+def rows_of(db: Db, kept: Kept, limit: int | None = None) -> Any:
+    """All rows, or the first ones, in the declared schema, in the order of the key."""
     target = kept.target
     order = ", ".join(map(quote, target.identity or target.schema.names))
     count = "" if target.identity else f", {COUNT}"
-    rows = db.execute(f"SELECT {kept.columns}{count} FROM {kept.sql_name} ORDER BY {order}").fetchall()
+    some = -1 if limit is None else limit
+    rows = db.execute(f"SELECT {kept.columns}{count} FROM {kept.sql_name} ORDER BY {order} LIMIT ?", (some,)).fetchall()
     if count:
-        rows = [row[:-1] for row in rows for _ in range(row[-1])]
+        rows = list(islice((row[:-1] for row in rows for _ in range(row[-1])), limit))
     return to_arrow(rows, target.schema)
 
 
