@@ -20,8 +20,9 @@ from millstream.log.archive import Archive
 from millstream.log.contract import Log, TopicSettings
 from millstream.log.lag import lag
 from millstream.log.sqlite import SqliteLog
+from millstream.spark.options import Options
 from millstream.spark.read import COLUMNS, java_settings, read_batch, read_stream
-from millstream.spark.source import Options, StreamReader, cut
+from millstream.spark.source import StreamReader, cut
 from tests.contracts.log import name, read_all
 from tests.waiting import until
 
@@ -251,7 +252,7 @@ def test_one_cut_covers_several_topics(spark: SparkSession, embedded: Log, tmp_p
     ("options", "expected"),
     [
         ({}, "option log"),
-        ({"log": "kafka://x"}, "option log"),
+        ({"log": "redis://x"}, "option log"),
         ({"log": "sqlite:x.db"}, "option subscribe"),
         ({"log": "sqlite:x.db", "subscribe": "t", "maxOffsetsPerTrigger": "many"}, "option maxOffsetsPerTrigger"),
     ],

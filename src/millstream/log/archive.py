@@ -157,17 +157,31 @@ Row: TypeAlias = tuple[int, int, int, bytes | None, bytes | None, Headers | None
 
 def to_arrow(topic: str, partition: int, rows: Sequence[Row]) -> pa.RecordBatch:
     """Rows of one partition as an Arrow batch of :data:`SCHEMA`, column by column."""
-    offsets, timestamps, appended, keys, values, headers = zip(*rows, strict=True) if rows else ((),) * 6
+    return columns_to_arrow(topic, partition, *(zip(*rows, strict=True) if rows else ((),) * 6))
+
+
+def columns_to_arrow(
+    topic: str,
+    partition: int,
+    offsets: Sequence[int],
+    timestamps: Sequence[int],
+    appended: Sequence[int],
+    keys: Sequence[bytes | None],
+    values: Sequence[bytes | None],
+    headers: Sequence[Headers | None],
+) -> pa.RecordBatch:
+    """The same of what rows consist of."""
+    count = len(offsets)
     kind = SCHEMA.field("headers").type
-    pairs = pa.nulls(len(rows), kind)
+    pairs = pa.nulls(count, kind)
     if any(headers):
         pairs = pa.array([[{"key": k, "value": v} for k, v in found] if found else None for found in headers], kind)
     return pa.record_batch(
         [
             pa.array(keys, pa.binary()),
             pa.array(values, pa.binary()),
-            pa.repeat(topic, len(rows)),
-            pa.repeat(pa.scalar(partition, pa.int32()), len(rows)),
+            pa.repeat(topic, count),
+            pa.repeat(pa.scalar(partition, pa.int32()), count),
             pa.array(offsets, pa.int64()),
             _times(timestamps),
             pairs,

@@ -52,15 +52,24 @@ _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 _AHEAD = 3_600_000  # milliseconds by which clocks of producers may be ahead of the broker's
 
 
-class KafkaLog(Log):
-    """The log in a Kafka cluster; ``servers`` is what Kafka calls bootstrap servers."""
+def client_settings(servers: str, settings: Mapping[str, str]) -> dict[str, str]:
+    """What every client is told, under librdkafka's names; secrets are resolved, so never print it."""
+    check_settings(settings, "kafka.")
+    ours = {"bootstrap.servers": servers, "log_level": "0", "socket.connection.setup.timeout.ms": "10000"}
+    return ours | {name: resolve(value) for name, value in settings.items()}
 
-    def __init__(self, servers: str, settings: Mapping[str, str] | None = None) -> None:
+
+class KafkaLog(Log):
+    """The log in a Kafka cluster; ``servers`` is what Kafka calls bootstrap servers.
+
+    ``client`` is what :func:`client_settings` made, where that was done before.
+    """
+
+    def __init__(
+        self, servers: str, settings: Mapping[str, str] | None = None, *, client: Mapping[str, str] | None = None
+    ) -> None:
         self.url = f"kafka://{servers}"
-        check_settings(settings or {}, "kafka.")
-        self._settings = {name: resolve(value) for name, value in (settings or {}).items()}
-        self.client = {"bootstrap.servers": servers, "log_level": "0", "socket.connection.setup.timeout.ms": "10000"}
-        self.client |= self._settings
+        self.client = dict(client or client_settings(servers, settings or {}))
         self.admin: Any = None
         self.renew_admin()
         self._topics: dict[str, tuple[float, Topic]] = {}
@@ -213,6 +222,12 @@ class KafkaLog(Log):
 
     # reading
 
+    def span(self, places: Sequence[TopicPartition]) -> dict[TopicPartition, Bounds]:
+        """Start and last stable offset of partitions of several topics."""
+        starts = self.ask_offsets(places, ck_admin.OffsetSpec.earliest())
+        ends = self.ask_offsets(places, ck_admin.OffsetSpec.latest())
+        return {place: Bounds(starts[place].offset, ends[place].offset) for place in places}
+
     def bounds(self, topic: str) -> dict[int, Bounds]:
         """Start and last stable offset of every partition."""
         partitions = range(self._topic(topic).partitions)
@@ -246,15 +261,20 @@ class KafkaLog(Log):
 
     def list_offsets(self, topic: str, partitions: Iterable[int], spec: Any) -> dict[int, int]:
         """One kind of offset of some partitions, as readers of committed records see it."""
-        wanted = {ck.TopicPartition(topic, partition): spec for partition in partitions}
+        found = self.ask_offsets([TopicPartition(topic, partition) for partition in partitions], spec)
+        return {place.partition: answer.offset for place, answer in found.items()}
 
-        def ask() -> dict[int, int]:
+    def ask_offsets(self, places: Sequence[TopicPartition], spec: Any) -> dict[TopicPartition, Any]:
+        """The same of partitions of several topics, with the time of each offset where that was asked for."""
+        wanted = {ck.TopicPartition(place.topic, place.partition): spec for place in places}
+
+        def ask() -> dict[TopicPartition, Any]:
             futures = self.admin.list_offsets(
                 wanted, isolation_level=ck.IsolationLevel.READ_COMMITTED, request_timeout=TIMEOUT
             )
-            return {place.partition: future.result().offset for place, future in futures.items()}
+            return {TopicPartition(place.topic, place.partition): future.result() for place, future in futures.items()}
 
-        return dict(self._patiently(ask, topic))
+        return self._patiently(ask, ", ".join(sorted({place.topic for place in places})))
 
     def reader(self, topic: str, start: Start = "earliest", *, partitions: Iterable[int] | None = None) -> Reader:
         """Read alone, by assignment."""

@@ -8,32 +8,27 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 from millstream.errors import ConfigError, GenerationFenced, OffsetOutOfRange, UnknownTopic
-from millstream.event import Record, TopicPartition
+from millstream.event import Headers, Record, TopicPartition
 from millstream.log.contract import TIME_HEADER, Consumer, Reader, check_offset
 from millstream.log.kafka_client import GONE, ck, silent, translate
 
 if TYPE_CHECKING:
     from millstream.log.kafka import KafkaLog
 
-_COMMON = {
+COMMON = {
     "enable.auto.commit": "false",
     "auto.offset.reset": "error",  # Kafka would jump silently; we name what is missing
     "isolation.level": "read_committed",
     "enable.partition.eof": "true",
     "fetch.error.backoff.ms": "50",
 }
+_FURTHEST = (1 << 63) // 1000 - 1  # milliseconds that are a number of microseconds, too
 
 
 def to_record(message: Any) -> Record:
     """A record of ours for a message of Kafka's; the header with the event's time is ours alone and stays hidden."""
     _, appended = message.timestamp()
-    timestamp, headers = appended, []
-    for name, value in message.headers() or ():
-        if name == TIME_HEADER:
-            if value and value.lstrip(b"-").isdigit():
-                timestamp = int(value)
-        else:
-            headers.append((name, value or b""))
+    timestamp, headers = split_headers(message.headers(), appended)
     return Record(
         message.topic(),
         message.partition(),
@@ -42,8 +37,19 @@ def to_record(message: Any) -> Record:
         message.value(),
         timestamp,
         appended,
-        tuple(headers),
+        headers,
     )
+
+
+def split_headers(found: Sequence[tuple[str, bytes | None]] | None, appended: int) -> tuple[int, Headers]:
+    """The time of an event, that of its append if no header of ours tells it, and the headers of others."""
+    timestamp, others = appended, []
+    for name, value in found or ():
+        if name != TIME_HEADER:
+            others.append((name, value or b""))
+        elif value and value.lstrip(b"-").isdigit() and abs(int(value)) <= _FURTHEST:
+            timestamp = int(value)
+    return timestamp, tuple(others)
 
 
 class _Client:
@@ -51,7 +57,7 @@ class _Client:
 
     def __init__(self, log: KafkaLog, settings: dict[str, str]) -> None:
         self.log = log
-        self.client = ck.Consumer(log.client | _COMMON | settings, logger=silent)
+        self.client = ck.Consumer(log.client | COMMON | settings, logger=silent)
         self.positions: dict[TopicPartition, int] = {}
 
     def poll(self, limit: int, timeout: float) -> list[Record]:

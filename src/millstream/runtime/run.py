@@ -6,6 +6,7 @@ another took the pipeline over can still compute, but no longer write.
 
 from __future__ import annotations
 
+import math
 import shutil
 import threading
 import time
@@ -309,10 +310,11 @@ class _Run:
         chain = as_it_runs(self.pipeline, self.chain, sends=not self.options.beside)
         counts = {feed.number: partitions[feed.source.topic] for feed in chain.feeds}
         self.host = Host(chain, counts, aside=str(self.aside or ""))
+        tables = {feed.source.topic for feed in chain.feeds if feed.source.kind == "table"}
         records = stream_records(
             spark,
             self.pipeline.log,
-            partitions,
+            dict(sorted(partitions.items(), key=lambda topic: topic[0] not in tables)),
             start=self.position.start,
             group=self.group,
             limit=self.options.rate_limit,
@@ -320,6 +322,7 @@ class _Run:
             max_bytes=self.options.byte_limit,
             decoder=shortcut.decoder_for(spark, self.host),
             watermarks=str(watermarks_of(folder)) if self.chain.early else "",
+            patience=_PATIENCE if self.options.once else math.inf,
         )
         self.topics = sorted(partitions)
         return decode(records, self.chain, self.pipeline.name)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import fcntl
+import hashlib
 import os
 import shutil
 import stat
@@ -32,6 +33,16 @@ def folder(name: str) -> Path:
     made = _own[1] / name
     made.mkdir(mode=0o700, exist_ok=True)
     return made
+
+
+def write(name: str, data: bytes) -> str:
+    """Keep data in a file of such a folder, for :func:`check_ours`; its path. The same data is kept once."""
+    path = folder(name) / hashlib.sha256(data).hexdigest()
+    if not path.exists():
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+            file.write(data)
+        os.rename(file.name, path)
+    return str(path)
 
 
 def remove() -> None:

@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from millstream.log.contract import TIME_HEADER
+from millstream.spark import private
 from millstream.spark.read import absolute, check_local, kafka_options, to_json
 from millstream.spark.shortcut import take, to_file
 from millstream.spark.source import MillstreamSource
@@ -51,10 +52,12 @@ def stream_records(
     max_bytes: int | None = None,
     decoder: Decoder | None = None,
     watermarks: str = "",
+    patience: float = 60.0,
 ) -> DataFrame:
     """A stream over the topics (name → number of partitions); ``start`` counts only where there is no checkpoint yet.
 
-    With a decoder, the stream takes the shortcut: see :mod:`millstream.spark.shortcut`.
+    A limit cuts all of them at one append time; of what has the same, topics that are named first come first. With a decoder, the
+    stream takes the shortcut: see :mod:`millstream.spark.shortcut`. A broker that is away is waited for, ``patience`` seconds.
     """
     options = {"startingOffsets": to_json(start)}
     if limit is not None:
@@ -62,13 +65,17 @@ def stream_records(
     assign = json.dumps({topic: list(range(count)) for topic, count in partitions.items()})
     if log.startswith("sqlite:"):
         check_local(spark, log)
-        spark.dataSource.register(MillstreamSource)
-        options |= {"log": absolute(log), "subscribe": ",".join(partitions), "assign": assign, "group": group}
-        options |= {"includeAppendTime": "true", "includeHeaders": "false", "wholeAppends": "true"}
-        options |= {"watermarks": watermarks, "maxBytesPerTrigger": str(max_bytes or "")}
-        return _embedded(spark.readStream.format("millstream").options(**options), decoder)
-    options |= {"assign": assign, **kafka_options(log, kafka)}
-    return _kafka(spark.readStream.format("kafka").options(**options), decoder)
+        options |= {"log": absolute(log)}
+    else:
+        from millstream.log.kafka import client_settings
+
+        client = client_settings(log.removeprefix("kafka://").rstrip("/"), kafka)  # workers have another environment
+        options |= {"log": log, "kafka": private.write("kafka", json.dumps(client).encode()), "patience": str(patience)}
+    spark.dataSource.register(MillstreamSource)
+    options |= {"subscribe": ",".join(partitions), "assign": assign, "group": group, "watermarks": watermarks}
+    options |= {"includeAppendTime": "true", "includeHeaders": "false", "wholeAppends": "true"}
+    options |= {"maxBytesPerTrigger": str(max_bytes or "")}
+    return _ours(spark.readStream.format("millstream").options(**options), decoder)
 
 
 def batch_records(
@@ -80,7 +87,10 @@ def batch_records(
     kafka: Mapping[str, str],
     decoder: Decoder | None = None,
 ) -> DataFrame:
-    """The records of a range: for each topic and partition from ``start`` up to, and without, ``end``."""
+    """The records of a range: for each topic and partition from ``start`` up to, and without, ``end``.
+
+    Kafka's by Spark's source: what streams have made of ours is verified by another client.
+    """
     options = {"startingOffsets": to_json(start), "endingOffsets": to_json(end)}
     assign = json.dumps({topic: list(found) for topic, found in end.items()})
     if log.startswith("sqlite:"):
@@ -88,12 +98,12 @@ def batch_records(
         spark.dataSource.register(MillstreamSource)
         options |= {"log": absolute(log), "subscribe": ",".join(end), "assign": assign}
         options |= {"includeAppendTime": "true", "includeHeaders": "false"}
-        return _embedded(spark.read.format("millstream").options(**options), decoder)
+        return _ours(spark.read.format("millstream").options(**options), decoder)
     options |= {"assign": assign, **kafka_options(log, kafka)}
     return _kafka(spark.read.format("kafka").options(**options), decoder)
 
 
-def _embedded(reader: DataFrameReader | DataStreamReader, decoder: Decoder | None) -> DataFrame:
+def _ours(reader: DataFrameReader | DataStreamReader, decoder: Decoder | None) -> DataFrame:
     if decoder is None:
         return reader.load().select(*COLUMNS)
     return reader.option("decoder", to_file(decoder)).load()

@@ -7,10 +7,7 @@ source takes it while it reads; records of another log go through one more step 
 
 from __future__ import annotations
 
-import hashlib
-import os
 import pickle
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -68,19 +65,7 @@ def decoder_for(spark: SparkSession, host: Host) -> Decoder | None:
 
 def to_file(decoder: Decoder) -> str:
     """A decoder as an option of a data source: anybody may set one, so it names a file that only we can have written."""
-    data = _pickled(decoder)
-    path = private.folder("decoders") / hashlib.sha256(data).hexdigest()
-    if not path.exists():
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-            file.write(data)
-        os.rename(file.name, path)
-    return str(path)
-
-
-@lru_cache(maxsize=8)
-def from_file(path: str) -> Decoder:
-    """A decoder out of an option; once for each worker, which then has its expressions compiled."""
-    return _unpickled(private.check_ours(path).read_bytes())
+    return private.write("decoders", _pickled(decoder))
 
 
 def _pickled(decoder: Decoder) -> bytes:
@@ -89,7 +74,8 @@ def _pickled(decoder: Decoder) -> bytes:
 
 
 @lru_cache(maxsize=8)
-def _unpickled(data: bytes) -> Decoder:
+def from_bytes(data: bytes) -> Decoder:
+    """A decoder out of such a file; once for each worker, which then has its expressions compiled."""
     decoder: Decoder = pickle.loads(data)  # noqa: S301  (made by ourselves, above)
     return decoder
 
@@ -132,8 +118,13 @@ def records_of(values: Values) -> Records:
     return Records(values.offsets, None, values.appended * 1000, None, Joined(values.joined, values.lengths))
 
 
-def shorten_batch(decoder: Decoder, batch: pa.RecordBatch, gate: Gate | None = None) -> Iterator[pa.RecordBatch]:
-    """The same for records of one partition in an Arrow batch."""
+def shorten_batch(
+    decoder: Decoder,
+    batch: pa.RecordBatch,
+    gate: Gate | None = None,
+    raw: Callable[[npt.NDArray[np.bool_]], pa.RecordBatch] | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """The same for records of one partition in an Arrow batch, which holds those that are left, too, unless there is ``raw``."""
     from millstream.kernel.decode import Records
 
     def micros(name: str) -> npt.NDArray[np.int64]:
@@ -148,7 +139,7 @@ def shorten_batch(decoder: Decoder, batch: pa.RecordBatch, gate: Gate | None = N
         keys.to_pylist() if looked_at else None,
         _values(batch.column("value")),
     )
-    yield from shorten(decoder, topic, partition, records, lambda left: batch.filter(pa.array(left)), gate)
+    yield from shorten(decoder, topic, partition, records, raw or (lambda left: batch.filter(pa.array(left))), gate)
 
 
 def _values(column: pa.Array) -> Sequence[bytes | None]:
@@ -172,7 +163,7 @@ def take(records: DataFrame, decoder: Decoder) -> DataFrame:
 
 def _taker(data: bytes) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        decoder = _unpickled(data)
+        decoder = from_bytes(data)
         for batch in batches:
             for part in _by_partition(batch):
                 yield from shorten_batch(decoder, part)

@@ -24,9 +24,9 @@ from millstream.log.scan import Part, scan_values
 from millstream.log.sqlite import SqliteLog
 from millstream.pipeline import Pipeline
 from millstream.runtime.begin import as_it_runs, chain_of
+from millstream.spark.engine import CHUNK
 from millstream.spark.session import spark_session
 from millstream.spark.shortcut import records_of
-from millstream.spark.source import CHUNK
 from millstream.testing.leftover import to_records
 from millstream.testing.local import Local
 

@@ -1,0 +1,179 @@
+"""Kafka read in bulk, for whoever makes no records of it: ranges of partitions, and which offsets lie before a time.
+
+A range ends at an offset that need not be a record's: markers of transactions, aborted records and compacted ones take offsets
+too. So it is read when a record behind it has come, or the end of the partition.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from millstream.errors import LogUnavailable, UnknownTopic
+from millstream.event import TopicPartition
+from millstream.log.archive import columns_to_arrow
+from millstream.log.contract import Bounds, check_offset
+from millstream.log.kafka_client import GONE, TIMEOUT, ck, ck_admin, silent
+from millstream.log.kafka_read import COMMON, split_headers
+
+if TYPE_CHECKING:
+    from millstream.log.kafka import KafkaLog
+    from millstream.log.scan import Part
+
+_SETTINGS = {
+    **COMMON,
+    "group.id": "__millstream.scan",  # the client wants a name; it never joins
+    "fetch.wait.max.ms": "1",  # that there is no more is said after this
+}
+_TICK = 1.0  # seconds
+_kept: dict[tuple[int, tuple[tuple[str, str], ...]], Any] = {}
+"""A consumer for each process and settings: connecting takes longer than reading a little."""
+
+
+def scan(client: Mapping[str, str], part: Part, limit: int, patience: float) -> Iterator[list[Any]]:
+    """The committed messages of a range, ``limit`` at a time; a broker that says nothing is waited for, ``patience`` seconds.
+
+    Raises OffsetOutOfRange where the range is not there any more, and UnknownTopic where the topic is not.
+    """
+    consumer = _consumer(client)
+    consumer.assign([ck.TopicPartition(part.topic, part.partition, part.start)])
+    position, heard, waiting = part.start, time.monotonic(), list[Any]()
+    while position < part.end:
+        first = consumer.poll(_TICK)
+        found = [] if first is None else [first, *consumer.consume(limit, 0)]
+        if found:
+            heard = time.monotonic()
+        elif not _is_there(consumer, part.topic):
+            raise UnknownTopic(f"no topic {part.topic} at kafka://{client['bootstrap.servers']}")
+        elif time.monotonic() - heard > patience:
+            raise LogUnavailable(
+                f"kafka://{client['bootstrap.servers']}: no answer for {patience:.0f} s, reading topic {part.topic}"
+                f" partition {part.partition} from offset {position}",
+                hint="is the broker up and the address right? `millstream doctor` looks",
+            )
+        for odd in [message for message in found if message.error() is not None]:
+            position = max(position, _reached(consumer, part, odd, position))
+        records = [message for message in found if message.error() is None]
+        if records:
+            position = max(position, records[-1].offset() + 1)
+            waiting += (
+                records[: bisect_left(records, part.end, key=ck.Message.offset)] if position > part.end else records
+            )
+        while len(waiting) >= limit:
+            yield waiting[:limit]
+            waiting = waiting[limit:]
+    consumer.unassign()
+    if waiting:
+        yield waiting
+
+
+def _is_there(consumer: Any, topic: str) -> bool:
+    """Whether there is a topic, or nobody who could tell; the client waits for one that it does not find."""
+    try:
+        error = consumer.list_topics(topic, timeout=_TICK).topics[topic].error
+    except ck.KafkaException:
+        return True
+    return error is None or error.name() not in GONE
+
+
+def _reached(consumer: Any, part: Part, message: Any, position: int) -> int:
+    """How far we are after a message that is no record."""
+    name = message.error().name()
+    if name == "_PARTITION_EOF":
+        return int(message.offset())  # behind the markers of transactions
+    if name in ("_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"):
+        place = ck.TopicPartition(part.topic, part.partition, position)
+        check_offset(
+            TopicPartition(part.topic, part.partition),
+            position,
+            Bounds(*consumer.get_watermark_offsets(place, timeout=TIMEOUT)),
+        )
+        consumer.assign([place])
+    return position  # the client keeps trying
+
+
+def to_batch(part: Part, messages: Sequence[Any], *, headers: bool = True) -> pa.RecordBatch:
+    """Messages of one partition in the archive's columns; without their headers an event's own time is not seen."""
+    message = ck.Message
+    appended = [stamp for _, stamp in map(message.timestamp, messages)]
+    times, others = appended, [None] * len(messages)
+    if headers and any(found := list(map(message.headers, messages))):
+        pairs = [split_headers(each, stamp) for each, stamp in zip(found, appended, strict=True)]
+        times, others = [stamp for stamp, _ in pairs], [rest for _, rest in pairs]  # type: ignore[misc]
+    return columns_to_arrow(
+        part.topic,
+        part.partition,
+        list(map(message.offset, messages)),
+        times,
+        appended,
+        list(map(message.key, messages)),
+        list(map(message.value, messages)),
+        others,
+    )
+
+
+class AppendTimes:
+    """Where the records of some ranges lie in time.
+
+    Brokers find the first record of a partition that is not older than a time. Where they stamp records themselves, the ones
+    before it are older. Where producers do (``CreateTime``), one that is older may stand behind it: such a record counts as
+    being of the time of the newest before it.
+    """
+
+    def __init__(self, log: KafkaLog) -> None:
+        self._log = log
+        self._reached = 0
+
+    def cut(self, ranges: Sequence[Part], limit: int) -> list[int]:
+        """How far to go in each range, at most ``limit`` records together: to the latest time that all of them can reach.
+
+        If more than that are of one time, as many of them as may be, in the order of the ranges.
+        """
+        low = self._reached
+        high = max([low, *self._ask(ranges, ck_admin.OffsetSpec.max_timestamp(), times=True)])
+        if _count(ranges, self._before(ranges, low)) > limit:
+            low = 0  # a range has begun anew
+        while low < high:  # the latest time up to which there are no more than the limit
+            middle = (low + high + 1) // 2
+            if _count(ranges, self._before(ranges, middle)) <= limit:
+                low = middle
+            else:
+                high = middle - 1
+        self._reached = low
+        reached = self._before(ranges, low)
+        if _count(ranges, reached):
+            return reached
+        left = limit
+        for number, (part, upto) in enumerate(zip(ranges, self._before(ranges, low + 1), strict=True)):
+            reached[number] = min(upto, part.start + left)
+            left -= reached[number] - part.start
+        return reached
+
+    def _before(self, ranges: Sequence[Part], millis: int) -> list[int]:
+        """For each range the first offset of a record that came after a time, or its end."""
+        found = self._ask(ranges, ck_admin.OffsetSpec.for_timestamp(millis + 1))
+        return [
+            part.end if offset < 0 else min(max(offset, part.start), part.end)
+            for part, offset in zip(ranges, found, strict=True)
+        ]
+
+    def _ask(self, ranges: Sequence[Part], spec: Any, *, times: bool = False) -> list[int]:
+        places = [TopicPartition(part.topic, part.partition) for part in ranges]
+        found = self._log.ask_offsets(places, spec)
+        return [found[place].timestamp if times else found[place].offset for place in places]
+
+
+def _count(ranges: Sequence[Part], reached: Sequence[int]) -> int:
+    return sum(offset - part.start for part, offset in zip(ranges, reached, strict=True))
+
+
+def _consumer(client: Mapping[str, str]) -> Any:
+    key = os.getpid(), tuple(sorted(client.items()))
+    if key not in _kept:
+        _kept[key] = ck.Consumer({**client, **_SETTINGS}, logger=silent)
+    return _kept[key]

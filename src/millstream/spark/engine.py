@@ -1,0 +1,292 @@
+"""What the data source asks of a log, whichever engine keeps it: its bounds, where to cut it, and ranges as Arrow batches.
+
+Both cut at one append time for all partitions, so that what was in the log first is read first.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import compress
+from typing import TYPE_CHECKING, Protocol
+
+import pyarrow as pa
+
+from millstream.errors import ConfigError
+from millstream.event import TopicPartition
+from millstream.log.archive import Archive, to_arrow
+from millstream.log.contract import Bounds
+from millstream.log.scan import Part, Values, records_within, scan_rows, scan_values
+from millstream.log.sqlite import SqliteLog
+from millstream.log.store import first_appended_after, records_table
+from millstream.spark import shortcut
+from millstream.spark.options import Options
+from millstream.spark.private import check_ours
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from millstream.kernel.admit import Gate
+    from millstream.kernel.decode import Decoder
+    from millstream.log.kafka import KafkaLog
+
+CHUNK = 20_000
+"""Records that are read and decoded at once; fewer where they are large."""
+
+
+class Engine(Protocol):
+    """A log as a source sees it, in one process; it is opened when it is first asked."""
+
+    distant: bool
+    """Whether it may be away for a while, and come back."""
+
+    def bounds(self) -> dict[str, dict[int, Bounds]]:
+        """What there is to read, partition by partition."""
+
+    def records_within(self, ranges: Sequence[Part], size: int) -> int:
+        """About how many records of these ranges have so many bytes."""
+
+    def offsets_at(self, topic: str, time: datetime) -> dict[int, int]:
+        """The first offsets of events that are not older than a time."""
+
+    def cut(self, ranges: Sequence[Part], limit: int) -> list[int]:
+        """How far to go in each of some ranges, which together are larger than the limit: all to one append time."""
+
+    def read(self, part: Part, gate: Gate | None) -> Iterator[pa.RecordBatch]:
+        """The records of a range, in the columns that were asked for; with a decoder, what it makes of them."""
+
+    def show(self, group: str, places: Mapping[TopicPartition, int]) -> None:
+        """Show the progress as a consumer group."""
+
+    def close(self) -> None:
+        """Let go of what is open."""
+
+
+@dataclass(frozen=True)
+class Attached:
+    """What is in the files that options name, read where they were written: workers of a cluster do not see them."""
+
+    pickled: bytes = b""
+    client: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def decoder(self) -> Decoder | None:
+        """The decoder, if there is one."""
+        return shortcut.from_bytes(self.pickled) if self.pickled else None
+
+
+def attached(options: Options) -> Attached:
+    """Read the files that options name."""
+    pickled = check_ours(options.decoder).read_bytes() if options.decoder else b""
+    return Attached(pickled, json.loads(check_ours(options.kafka).read_bytes()) if options.kafka else {})
+
+
+def engine_for(options: Options, files: Attached) -> Engine:
+    """The engine of the log that the options name."""
+    return OnKafka(options, files) if options.log.startswith("kafka:") else Embedded(options, files)
+
+
+class _Reading:
+    """What both are told."""
+
+    def __init__(self, options: Options, files: Attached) -> None:
+        self.options, self.files = options, files
+
+    @property
+    def decoder(self) -> Decoder | None:
+        return self.files.decoder
+
+
+class Embedded(_Reading):
+    """The embedded log, and its archive."""
+
+    distant = False
+    _opened: SqliteLog | None = None
+
+    @property
+    def log(self) -> SqliteLog:
+        """The log, opened in this process."""
+        if self._opened is None:
+            self._opened = SqliteLog(self.options.log, create=False)
+        return self._opened
+
+    def archive(self, topic: str) -> Archive | None:
+        """The archive of a topic, where one is named."""
+        return Archive(self.log.archive_path(self.options.archive), topic) if self.options.archive else None
+
+    def bounds(self) -> dict[str, dict[int, Bounds]]:
+        """What there is to read, the archive included."""
+        bounds = self.log.snapshot(self.options.topics)
+        if self.options.assign:
+            chosen = json.loads(self.options.assign)
+            bounds = {
+                topic: {p: bound for p, bound in found.items() if p in chosen[topic]} for topic, found in bounds.items()
+            }
+        for topic in self.options.topics:
+            if archive := self.archive(topic):
+                for partition, bound in bounds[topic].items():
+                    span = archive.span(partition)
+                    if span and span[1] >= bound.start:
+                        bounds[topic][partition] = Bounds(min(span[0], bound.start), bound.end)
+        return bounds
+
+    def records_within(self, ranges: Sequence[Part], size: int) -> int:
+        """As the log estimates it."""
+        return records_within(self.log, ranges, size)
+
+    def offsets_at(self, topic: str, time: datetime) -> dict[int, int]:
+        """As the log says."""
+        return self.log.offsets_at(topic, time)
+
+    def cut(self, ranges: Sequence[Part], limit: int) -> list[int]:
+        """The latest time up to which there are no more than the limit; at least that of the first append."""
+        with self.log.store.read() as db:
+            tables = {part: records_table(self.log.row(part.topic, db).id, part.partition) for part in ranges}
+
+            def at(millis: int) -> list[int]:
+                return [first_appended_after(db, table, part.start, part.end, millis) for part, table in tables.items()]
+
+            def appended(table: str, offset: int) -> int:
+                found = db.execute(
+                    f"SELECT appended FROM {table} WHERE offset >= ? ORDER BY offset LIMIT 1", (offset,)
+                ).get
+                return int(found or 0)
+
+            low = min(appended(table, part.start) for part, table in tables.items())
+            high = max(appended(table, part.end - 1) for part, table in tables.items())
+            while low < high:
+                middle = (low + high + 1) // 2
+                count = sum(offset - part.start for offset, part in zip(at(middle), ranges, strict=True))
+                low, high = (middle, high) if count <= limit else (low, middle - 1)
+            return at(low)
+
+    def read(self, part: Part, gate: Gate | None) -> Iterator[pa.RecordBatch]:
+        """First what is archived, then what is live."""
+        live, decoder = part.start, self.decoder
+        archive = self.archive(part.topic)
+        span = archive.span(part.partition) if archive else None
+        if archive and span and span[0] <= part.start < span[1]:
+            live = min(span[1], part.end)
+            for batch in archive.read(part.partition, part.start, live):
+                yield from self._batch(batch, gate)
+        while live < part.end:
+            rest = part._replace(start=live)
+            if decoder is not None and (values := self._values(decoder, rest)) is not None:
+                yield from self._shortened(decoder, rest, values, gate)
+                live = int(values.offsets[-1]) + 1
+            elif rows := scan_rows(self.log, rest, CHUNK):
+                yield from self._batch(to_arrow(part.topic, part.partition, rows), gate)
+                live = rows[-1][0] + 1
+            else:
+                return  # compaction has left nothing of the rest
+
+    def _batch(self, batch: pa.RecordBatch, gate: Gate | None) -> Iterator[pa.RecordBatch]:
+        if self.decoder is not None:
+            yield from shortcut.shorten_batch(self.decoder, batch, gate)
+        else:
+            yield batch.select(self.options.columns)
+
+    def _values(self, decoder: Decoder, part: Part) -> Values | None:
+        return None if decoder.wants_all(part.topic) else scan_values(self.log, part, CHUNK, decoder.reserved)
+
+    def _shortened(self, decoder: Decoder, part: Part, values: Values, gate: Gate | None) -> Iterator[pa.RecordBatch]:
+        """Chunks by the values alone; what is left is read again, whole."""
+
+        def raw(left: npt.NDArray[np.bool_]) -> pa.RecordBatch:
+            rows = scan_rows(self.log, part._replace(end=int(values.offsets[-1]) + 1), CHUNK, sys.maxsize)
+            return to_arrow(part.topic, part.partition, list(compress(rows, left)))
+
+        records = shortcut.records_of(values)
+        yield from shortcut.shorten(decoder, part.topic, part.partition, records, raw, gate)
+
+    def show(self, group: str, places: Mapping[TopicPartition, int]) -> None:
+        """Commit them."""
+        self.log.commit_group(group, places)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
+
+
+class OnKafka(_Reading):
+    """Topics of a Kafka cluster."""
+
+    distant = True
+
+    def __init__(self, options: Options, files: Attached) -> None:
+        super().__init__(options, files)
+        if options.archive:
+            raise ConfigError("archive: on Kafka a stream cannot begin in an archive")
+        self._opened: KafkaLog | None = None
+
+    @property
+    def log(self) -> KafkaLog:
+        """The log, opened in this process."""
+        if self._opened is None:
+            from millstream.log.kafka import KafkaLog
+            from millstream.log.kafka_scan import AppendTimes
+
+            self._opened = KafkaLog(self._servers, client=self.files.client or None)
+            self._times = AppendTimes(self._opened)
+        return self._opened
+
+    @property
+    def _servers(self) -> str:
+        return self.options.log.removeprefix("kafka://").rstrip("/")
+
+    def bounds(self) -> dict[str, dict[int, Bounds]]:
+        """Up to the last stable offsets; of partitions that are named in two questions, as Spark asks again and again."""
+        if not self.options.assign:
+            return {topic: self.log.bounds(topic) for topic in self.options.topics}
+        chosen: dict[str, list[int]] = json.loads(self.options.assign)
+        found = self.log.span([TopicPartition(topic, p) for topic in self.options.topics for p in chosen[topic]])
+        return {topic: {p: found[TopicPartition(topic, p)] for p in chosen[topic]} for topic in self.options.topics}
+
+    def records_within(self, ranges: Sequence[Part], size: int) -> int:  # noqa: ARG002
+        """Nobody knows before they are read."""
+        return sys.maxsize
+
+    def offsets_at(self, topic: str, time: datetime) -> dict[int, int]:
+        """As the log says."""
+        return self.log.offsets_at(topic, time)
+
+    def cut(self, ranges: Sequence[Part], limit: int) -> list[int]:
+        """By the times of records; more than the limit of one time are cut, in the order of topics."""
+        self.log  # noqa: B018  (opens it)
+        return self._times.cut(ranges, limit)
+
+    def read(self, part: Part, gate: Gate | None) -> Iterator[pa.RecordBatch]:
+        """By a consumer that this process keeps."""
+        from millstream.log.kafka import client_settings
+        from millstream.log.kafka_scan import scan, to_batch
+
+        decoder = self.decoder
+        whole = decoder is None or decoder.wants_all(part.topic)
+        settings = self.files.client or client_settings(self._servers, {})
+        for messages in scan(settings, part, CHUNK, self.options.patience):
+            batch = to_batch(part, messages, headers=whole)
+            if decoder is None:
+                yield batch.select(self.options.columns)
+                continue
+
+            def raw(left: npt.NDArray[np.bool_], messages: list[object] = messages) -> pa.RecordBatch:
+                return to_batch(part, list(compress(messages, left)))
+
+            yield from shortcut.shorten_batch(decoder, batch, gate, None if whole else raw)
+
+    def show(self, group: str, places: Mapping[TopicPartition, int]) -> None:
+        """A pipeline's ledger shows it; writing a group would need a right that reading does not."""
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        if self._opened is not None:
+            with suppress(Exception):
+                self._opened.close()
+            self._opened = None
