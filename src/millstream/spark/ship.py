@@ -23,8 +23,8 @@ from millstream.version import __version__
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-MATCHED = ("polars", "pyarrow", "msgspec")
-"""Libraries that hold or write what is kept between batches: of one version everywhere."""
+MATCHED = ("polars", "pyarrow", "msgspec", "confluent-kafka")
+"""Libraries that read the log, or hold or write what is kept between batches: of one version everywhere."""
 
 _HINT = "give every worker the environment of the driver, see docs/cluster.md; PYSPARK_PYTHON names its Python"
 _PACKAGES = ("millstream", "pyspark_millstream")
