@@ -168,7 +168,11 @@ class KafkaLog(Log):
         """Partitions by topic."""
         with self.errors():
             listed = self.admin.list_topics(timeout=timeout).topics
-        return {name: sorted(topic.partitions) for name, topic in listed.items() if topic.error is None}
+        return {
+            name: sorted(topic.partitions)
+            for name, topic in listed.items()
+            if topic.error is None or topic.error.name() in MOVING
+        }
 
     # appending
 

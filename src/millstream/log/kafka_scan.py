@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _SETTINGS = {
     **COMMON,
     "group.id": "__millstream.scan",  # the client wants a name; it never joins
+    "reconnect.backoff.max.ms": "1000",
     "fetch.wait.max.ms": "1",  # that there is no more is said after this
 }
 _TICK = 1.0  # seconds

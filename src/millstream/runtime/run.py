@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark import SparkContext
 from pyspark.errors import StreamingQueryException
 
-from millstream.errors import ConfigError, MillstreamError, TakenOver
+from millstream.errors import ConfigError, LogUnavailable, MillstreamError, TakenOver
 from millstream.failpoint import failpoint
 from millstream.kernel import aside
 from millstream.kernel.host import Host
@@ -73,9 +73,11 @@ RATE_LIMIT = 4_000_000
 BYTE_LIMIT = 1 << 30
 """Bytes of a batch of the embedded log, about, unless said: records of up to 268 bytes are bounded by their number alone."""
 
-_TICK, _MOMENT = 0.2, 0.01
+_TICK, _MOMENT, _LOOK = 0.2, 0.01, 1.0
 _PATIENCE = 60.0
-"""Seconds that a batch gets to end after someone asked to stop, and that a run with an end waits for a sink."""
+"""Seconds that a batch gets to end after someone asked to stop, and that a run with an end waits for a sink, or for the log."""
+_LOG = "log: "
+"""What is said of the log while it is away begins like this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +105,8 @@ class Options:
 class Progress:
     """How a run is doing. ``records`` and what follows count since its start; ``lag`` is records not yet in the views.
 
-    ``seconds`` is what the last batch took, ``write_seconds`` the part of it in the sinks. ``waiting`` says for which sink the
-    batch at hand waits, and why.
+    ``seconds`` is what the last batch took, ``write_seconds`` the part of it in the sinks. ``waiting`` says for which sink,
+    or for the log, the run waits, and why.
     """
 
     pipeline: str
@@ -172,6 +174,7 @@ class _Run:
         self.delivered = threading.Event()
         self.closed = self.ending = False
         self.aside: Path | None = None
+        self.looked = 0.0
         self.patience = Patience(stop, self._wait, _PATIENCE if options.once else None)
 
     def run(self, given: SparkSession | None) -> Progress:
@@ -393,19 +396,23 @@ class _Run:
         self.report(self.progress)
 
     def _lag(self) -> int:
-        lag = 0
-        for topic in self.topics:
-            for partition, bound in self.log.bounds(topic).items():
-                lag += max(
-                    0, bound.end - max(bound.start, self.position.offsets.get(topic, {}).get(partition, bound.start))
-                )
-        return lag
+        """How much is left to read; as much as before, where the log is away."""
+        try:
+            bounds = {topic: self.log.bounds(topic) for topic in self.topics}
+        except LogUnavailable:
+            return self.progress.lag
+        return sum(
+            max(0, bound.end - max(bound.start, self.position.offsets.get(topic, {}).get(partition, bound.start)))
+            for topic, found in bounds.items()
+            for partition, bound in found.items()
+        )
 
     # while it runs
 
     def _watch(self, query: StreamingQuery) -> None:
         caught_up = self._target(query) if self.options.once else None
         closed = self.closed or not self.options.close
+        away: float | None = None
         while not self.stop.is_set():
             try:
                 if query.awaitTermination(self._pause()):  # type: ignore[arg-type]
@@ -413,16 +420,33 @@ class _Run:
             except StreamingQueryException as error:
                 self._failed(error)
                 return
-            if caught_up is None:
-                self.heartbeats.beat(query, time.time_ns() // 1000)
-            elif caught_up.done(self.reached):
-                if self.heartbeats.beat(query, None) or not closed:
-                    if not closed:
-                        self.heartbeats.close()
-                        closed = True
-                    caught_up = self._target(query)
-                else:
-                    return
+            try:
+                self._look()
+                if caught_up is None:
+                    self.heartbeats.beat(query, time.time_ns() // 1000)
+                elif caught_up.done(self.reached):
+                    if self.heartbeats.beat(query, None) or not closed:
+                        if not closed:
+                            self.heartbeats.close()
+                            closed = True
+                        caught_up = self._target(query)
+                    else:
+                        return
+            except LogUnavailable as error:
+                away = away or time.monotonic()
+                if self.options.once and time.monotonic() - away > _PATIENCE:
+                    raise
+                self._wait(f"{_LOG}{error.message}")
+            else:
+                away = None
+                if self.progress.waiting.startswith(_LOG):
+                    self._wait("")
+
+    def _look(self) -> None:
+        """Whether a log that may be away is there; the source waits for it, but says nothing."""
+        if self.pipeline.log.startswith("kafka:") and time.monotonic() - self.looked > _LOOK:
+            self.log.bounds(self.topics[0])
+            self.looked = time.monotonic()
 
     def _pause(self) -> float:
         """Wait for a tick, or less if a batch is delivered; how long to ask Spark whether it has ended."""

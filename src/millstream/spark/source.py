@@ -182,6 +182,7 @@ class StreamReader(_Planner, DataSourceStreamReader, SupportsTriggerAvailableNow
         super().__init__(options, files)
         self._target: Offsets | None = None
         self._shown: Offsets = {}
+        self._seen: Offsets = {}
 
     def initialOffset(self) -> Offsets:  # noqa: N802
         """Where a query without a checkpoint begins."""
@@ -211,6 +212,7 @@ class StreamReader(_Planner, DataSourceStreamReader, SupportsTriggerAvailableNow
             for p, at in found.items():  # a log that ends before is not the one that was read
                 check_offset(TopicPartition(topic, int(p)), at, bounds[topic][int(p)])
         end = self._target or ends_of(bounds)
+        self._seen = end
         if isinstance(limit, ReadMaxRows):
             most = limit.max_rows
             if self.options.max_bytes is not None:
@@ -244,8 +246,8 @@ class StreamReader(_Planner, DataSourceStreamReader, SupportsTriggerAvailableNow
         return {t: {p: reached.get((t, p), upto) for p, upto in found.items()} for t, found in end.items()}
 
     def reportLatestOffset(self) -> Offsets:  # noqa: N802
-        """The end, for the lag in a query's progress."""
-        return self.ends()
+        """The end, for the lag in a query's progress; of a distant log as it was last seen, because it may be away by now."""
+        return self._seen if self._seen and self.engine.distant else self.ends()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Everything up to now, and no more."""
