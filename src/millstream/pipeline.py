@@ -17,8 +17,8 @@ from millstream.errors import PlanError
 from millstream.plan.chain import ViewPlan, build_chain
 from millstream.plan.fingerprint import fingerprint
 from millstream.plan.growth import refuse_endless
-from millstream.plan.nodes import Column, Emit, EventTime, Late, Source, source_of, sources_of
-from millstream.plan.outgoing import Mode, Outgoing, Policy, check_policy, checked_sink
+from millstream.plan.nodes import Column, Emit, EventTime, Late, Policy, Source, source_of, sources_of
+from millstream.plan.outgoing import Mode, Outgoing, check_policy, checked_sink
 from millstream.plan.relation import Relation, has_aggregate, has_window, here, natural_key, placed
 from millstream.plan.schema import parse_columns, parse_duration
 from millstream.plan.source import (
@@ -122,11 +122,14 @@ class Pipeline:
         idle: Duration | None = "30 seconds",
         clock: Clock | None = None,
         sequence: tuple[str, str] | None = None,
+        failed: Policy = "dead letter",
     ) -> Relation:
         """Define a stream: a topic of facts. ``schema`` is Spark DDL, ``time`` the column that says when a fact happened.
 
         What the times mean: :class:`~millstream.plan.nodes.EventTime`. ``sequence`` is a producer and its growing number, two
-        expressions; a repeat of both is dropped. ``key`` are the columns that the record's key was made of.
+        expressions; a repeat of both is dropped. ``key`` are the columns that the record's key was made of. ``failed`` says what
+        happens to a record on which an expression of a view fails: it becomes a dead letter and no view sees it, or it stops the
+        pipeline.
         """
         place = here()
         with placed(place):
@@ -149,16 +152,28 @@ class Pipeline:
                 key=existing(key or (), columns, f"{what}: key"),
                 time=event_time_of(time, written, clock, columns, what) if time is not None else None,
                 sequence=numbering(sequence, columns, what),
+                failed=failed,
                 place=place,
             )
+            check_policy(what, failed, "failed")
             self._refuse_second_reader(source)
         self.streams[name] = _Defined(source, pipeline=self)
         return self.streams[name]
 
     def table(
-        self, name: str, schema: str, *, key: str | Sequence[str], topic: str | None = None, codec: Codec = "json"
+        self,
+        name: str,
+        schema: str,
+        *,
+        key: str | Sequence[str],
+        topic: str | None = None,
+        codec: Codec = "json",
+        failed: Policy = "dead letter",
     ) -> Relation:
-        """Define a table: a topic of changes, the latest of each key being its row; a tombstone deletes it."""
+        """Define a table: a topic of changes, the latest of each key being its row; a tombstone deletes it.
+
+        ``failed`` is as for a stream; a change that is rejected leaves the row of its key as it was.
+        """
         place = here()
         with placed(place):
             what = f"table {name}"
@@ -172,8 +187,10 @@ class Pipeline:
                 columns,
                 *codec_of(codec, columns, what),
                 key=existing(key, columns, f"{what}: key"),
+                failed=failed,
                 place=place,
             )
+            check_policy(what, failed, "failed")
             self._refuse_second_reader(source)
         self.tables[name] = _Defined(source, pipeline=self)
         return self.tables[name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 from collections.abc import Iterator
@@ -409,6 +410,38 @@ PATTERN_TEXTS = [
 def test_every_function_is_what_spark_says(session: SparkSession, texts: list[str]) -> None:
     for first in range(0, len(texts), 60):
         assert disagreements(session, texts[first : first + 60], rows(first)) == []
+
+
+def test_upper_and_lower_are_what_spark_says_of_every_character(session: SparkSession) -> None:
+    # The letter sigma depends on what is around it. Beyond these planes nothing has a case.
+    characters = map(chr, (*range(0xD800), *range(0xE000, 0x20000), *range(0xE0000, 0xE0200)))
+    frame = pl.DataFrame({"s": [f"{c} a{c} aΣ{c}b aΣ{c} a{c}Σ {c}Σ" for c in characters]})
+    theirs = session.createDataFrame(frame.to_arrow()).selectExpr("s", "upper(s) AS u", "lower(s) AS l").toArrow()
+    upper, lower = (compile_scalar(f"{name}(s)", {"s": pl.String()}) for name in ("upper", "lower"))
+    assert upper is not None
+    assert lower is not None
+    assert upper.unsure is None
+    assert lower.unsure is not None
+    ours = pl.DataFrame(theirs).with_columns(upper.value.alias("our_u"), lower.value.alias("our_l"))
+    assert ours.filter(lower.unsure).height < 200
+    assert ours.filter(pl.col("u") != pl.col("our_u")).rows() == []
+    assert ours.filter(~lower.unsure & (pl.col("l") != pl.col("our_l"))).rows() == []
+
+
+def test_the_end_of_a_line_is_what_java_says_where_it_must_be_exact(session: SparkSession) -> None:
+    ends = "ab\n\r\x85\u2028"
+    texts = ["".join(each) for size in range(5) for each in itertools.product(ends, repeat=size)]
+    frame = pl.DataFrame({"s": texts})
+    wanted = [f"s RLIKE '{p}'" for p in (*REGEXES.split(), "^a[^b]$", "a$[^b]", "(a$)|b") if "$" in p]
+    wanted += [f"regexp_extract(s, '{p}', {k})" for p, k in ((".*$", 0), ("([^a])$", 1), ("(a$)", 1), ("(a.)$", 1))]
+    theirs = session.createDataFrame(frame.to_arrow()).selectExpr("s", *(f"{e} AS e{n}" for n, e in enumerate(wanted)))
+    found = pl.DataFrame(theirs.toArrow())
+    for number, text in enumerate(wanted):
+        scalar = compile_scalar(text, {"s": pl.String()}, exact=True)
+        assert scalar is not None, text
+        assert scalar.unsure is None, text
+        ours = found.select("s", pl.col(f"e{number}").alias("e"), scalar.value.alias("our"))
+        assert ours.filter(pl.col("e") != pl.col("our")).rows() == [], text
 
 
 ZONELESS = """

@@ -31,6 +31,9 @@ from millstream.plan.chain import ORIGIN, SINK, Feed, micros
 ADMITTED, LATE, DUPLICATE, FUTURE, MALFORMED, HEARTBEAT = range(6)
 REASONS = ("admitted", "late", "duplicate", "future", "malformed", "heartbeat")
 
+FAILED = "failed: "
+"""How the reason begins why a record cannot be used on which an expression failed. It is counted as malformed."""
+
 IGNORED = NEVER
 """The time of a heartbeat that is meant for another pipeline."""
 
@@ -196,10 +199,13 @@ def _rejects(rows: pl.DataFrame, verdicts: Verdicts, refused: npt.NDArray[np.boo
         pl.col(ORIGIN[2]).alias("offset"),
         (pl.col("_t") if "_t" in rows.columns else pl.lit(None, pl.Int64)).cast(stamp).alias("time"),
         pl.col("_a").cast(stamp).alias("append_time"),
-        pl.Series("reason", [REASONS[code] for code in codes]),
+        pl.when(pl.col("_bad").str.starts_with(FAILED).fill_null(False))
+        .then(pl.lit("failed"))
+        .otherwise(pl.Series([REASONS[code] for code in codes], dtype=pl.String))
+        .alias("reason"),
         pl.when(pl.Series(codes == LATE))
         .then(pl.lit("the watermark was ") + pl.Series(verdicts.met[refused]).cast(stamp).cast(pl.String))
-        .otherwise(pl.col("_bad"))
+        .otherwise(pl.col("_bad").str.strip_prefix(FAILED))
         .alias("detail"),
     )
 

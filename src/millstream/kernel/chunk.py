@@ -150,7 +150,7 @@ def shaped(rows: pl.DataFrame, port: Port) -> pl.DataFrame:
     if port.keep is not None:
         name = port.keep
         if name not in rows.columns:
-            rows, name = computed(rows, Computed("_keep", port.keep, port.keep)), "_keep"
+            rows, name = computed(rows, Computed("_keep", port.keep, port.said or port.keep)), "_keep"
         rows = rows.filter(pl.col(name))
     for each in port.computed:  # of the rows that are kept: others may not have a value
         rows = computed(rows, each)
@@ -161,7 +161,7 @@ def shaped(rows: pl.DataFrame, port: Port) -> pl.DataFrame:
 
 
 def computed(rows: pl.DataFrame, column: Computed) -> pl.DataFrame:
-    """The rows with one more column; a row for which Spark might fail, or give another value, is an error."""
+    """The rows with one more column; a row for which Spark fails is an error."""
     scalar = compiled(column.expression, tuple(rows.schema.items()))
     if scalar is None:
         raise PlanError(
@@ -170,13 +170,23 @@ def computed(rows: pl.DataFrame, column: Computed) -> pl.DataFrame:
         )
     made = rows.with_columns(scalar.value.alias(column.name))
     if scalar.unsure is not None:
-        failed = rows.filter(scalar.unsure.fill_null(False))
-        if failed.height:
-            raise ExpressionFailed(
-                f"`{column.written}` failed between two kernels, on {failed.height} rows; the first is {failed.row(0, named=True)}",
-                hint="use a form that gives null instead, or keep such rows out with where()",
-            )
+        places = made.select(scalar.unsure.fill_null(False).alias("_unsure")).to_series().arg_true()
+        if places.len():
+            return made.with_columns(made[column.name].scatter(places, _exactly(rows[places], column)))
     return made
+
+
+def _exactly(rows: pl.DataFrame, column: Computed) -> pl.Series:
+    """The values of those few rows that the quick way is not sure of."""
+    scalar = compiled(column.expression, tuple(rows.schema.items()), exact=True)
+    assert scalar is not None  # noqa: S101
+    failed = rows.clear() if scalar.unsure is None else rows.filter(scalar.unsure.fill_null(False))
+    if failed.height:
+        raise ExpressionFailed(
+            f"`{column.written}` failed between two kernels, on {failed.height} rows; the first is {failed.row(0, named=True)}",
+            hint="use a form that gives null instead, or keep such rows out with where()",
+        )
+    return rows.with_columns(scalar.value.alias(column.name))[column.name]
 
 
 def mark(origin: str, time: int, port: Port) -> Iterator[Chunk]:

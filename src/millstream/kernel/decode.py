@@ -23,7 +23,7 @@ from millstream.kernel.admit import Gate
 from millstream.kernel.chunk import Chunk
 from millstream.kernel.host import COLUMNS, Host, is_used
 from millstream.kernel.joined import Joined
-from millstream.kernel.scalar import Scalar, compile_scalar, select_once
+from millstream.kernel.scalar import Scalar, compile_scalar, guarded, select_once
 from millstream.kernel.stamps import STAMP, read_dates, read_stamps
 from millstream.kernel.state import NEVER
 from millstream.log.heartbeat import PREFIX, read_heartbeat
@@ -161,6 +161,7 @@ def _decoder(feed: Feed, utc: bool) -> FeedDecoder | str:
         columns[column.name] = known if fields else known[column.name]
         dtypes |= {f"{column.name}.{name}" if fields else name: dtype for name, (_, dtype) in known.items()}
     wanted = {each.name: each.expression for each in feed.expressions}
+    guards = {each.name: each.guard for each in feed.expressions if each.guard}
     if source.sequence is not None:
         wanted["_who"] = f"cast(({source.sequence.producer}) AS string)"
         wanted["_nth"] = f"cast(({source.sequence.number}) AS bigint)"
@@ -169,6 +170,11 @@ def _decoder(feed: Feed, utc: bool) -> FeedDecoder | str:
         made = compile_scalar(sql, dtypes, utc=utc)
         if made is None:
             return sql
+        if name in guards and made.unsure is not None:  # what is always sure needs no guard
+            guard = compile_scalar(guards[name], dtypes, utc=utc)
+            if guard is None:
+                return guards[name]
+            made = guarded(made, guard)
         compiled[name] = made
     return FeedDecoder(feed, columns, compiled, utc)
 

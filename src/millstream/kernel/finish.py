@@ -24,9 +24,11 @@ def finish_alone(output: Output, frame: pl.DataFrame, *, utc: bool) -> pl.DataFr
 
 
 @cache
-def compiled(sql: str, types: tuple[tuple[str, pl.DataType], ...], utc: bool = False) -> Scalar | None:
+def compiled(
+    sql: str, types: tuple[tuple[str, pl.DataType], ...], utc: bool = False, exact: bool = False
+) -> Scalar | None:
     """An expression over columns of these types; None if it takes Spark."""
-    return compile_scalar(sql, dict(types), utc=utc)
+    return compile_scalar(sql, dict(types), utc=utc, exact=exact)
 
 
 def _value(output: Output, sql: str, frame: pl.DataFrame, utc: bool) -> pl.Expr:

@@ -77,7 +77,7 @@ def cast(term: Term, dtype: pl.DataType, *, utc: bool = False) -> Term:
     return Term(term.value.cast(dtype, strict=False), dtype, clipped.unsure, clipped.bounds)
 
 
-def call(name: str, given: list[Term], *, utc: bool) -> Term:
+def call(name: str, given: list[Term], *, utc: bool, exact: bool = False) -> Term:
     """Compute a function of the subset."""
     match name, given:
         case "timestamp_micros" | "timestamp_millis" | "timestamp_seconds", [number]:
@@ -111,14 +111,14 @@ def call(name: str, given: list[Term], *, utc: bool) -> Term:
         case "get", [array, index]:
             return element(array, index, first=0, null=True)
     about_time = any(term.dtype in (TIMESTAMP, DATE) for term in given)
-    return of_time(name, given, utc=utc) if about_time else of_text(name, given)
+    return of_time(name, given, utc=utc) if about_time else of_text(name, given, exact=exact)
 
 
-def operate(symbol: str, left: Term, right: Term, *, utc: bool) -> Term:
+def operate(symbol: str, left: Term, right: Term, *, utc: bool, exact: bool = False) -> Term:
     """Add, subtract or multiply; what is added to a time is a span."""
     if INTERVAL in (left.dtype, right.dtype):
-        return shift(symbol, left, right, utc=utc)
-    return arithmetic(symbol, left, right)
+        return shift(symbol, left, right, utc=utc, exact=exact)
+    return arithmetic(symbol, left, right, exact=exact)
 
 
 def concat(terms: list[Term]) -> Term:

@@ -16,6 +16,10 @@ from millstream.kernel.dtypes import need
 LINES = r"[\n\r\x{85}\x{2028}\x{2029}]"
 """What ends a line in Java, as Rust writes it."""
 
+_NO_LINE = r"[^\n\r\x85\u2028\u2029]"
+# Java's $: at the end, or before what ends the last line; never between \r and \n.
+_END = r"(?:\Z|(?=\r\n\Z)|(?=[\r\x85\u2028\u2029]\Z)|(?<!\r)(?=\n\Z))"
+
 _PIECE = re.compile(
     r"""
     (?P<plain>   [A-Za-z0-9 !"'#%&,\-/:;<=>@_`~] )
@@ -39,12 +43,14 @@ class Pattern:
     groups: int
     by_line: bool
     """Whether it means the same only in a text without the end of a line: Java's ``$`` also matches before the last one."""
+    python: str = ""
+    """The pattern for Python, where it always means the same."""
 
 
 def translate(java: str) -> Pattern:
     """Give the pattern for Rust, or refuse."""
     need(0 < len(java) <= 200)
-    rust, groups, by_line, at = "", 0, False, 0
+    rust, python, groups, by_line, at = "", "", 0, False, 0
     before, open_ = "open", 0
     while at < len(java):
         piece = _PIECE.match(java, at)
@@ -53,30 +59,30 @@ def translate(java: str) -> Pattern:
         kind, text, at = str(piece.lastgroup), piece.group(), piece.end()
         match kind:
             case "plain":
-                rust += _code(text)
+                rust, python = rust + _code(text), python + re.escape(text)
             case "class":
-                rust += _class(piece["no"], piece["members"])
+                rust, python = rust + _class(piece["no"], piece["members"]), python + text
             case "any":
-                rust += LINES.replace("[", "[^")
+                rust, python = rust + LINES.replace("[", "[^"), python + _NO_LINE
             case "anchor":
-                rust += r"\A" if text == "^" else r"\z"
+                rust, python = rust + (r"\A" if text == "^" else r"\z"), python + (r"\A" if text == "^" else _END)
                 by_line |= text == "$"
             case "open":
-                rust, open_, groups = rust + text, open_ + 1, groups + (text == "(")
+                rust, python, open_, groups = rust + text, python + text, open_ + 1, groups + (text == "(")
             case "close":
                 need(open_ > 0, before != "open")
-                rust, open_ = rust + text, open_ - 1
+                rust, python, open_ = rust + text, python + text, open_ - 1
             case "or":
                 need(before != "open")
-                rust, kind = rust + text, "open"
+                rust, python, kind = rust + text, python + text, "open"
             case _:
                 need(before in ("plain", "class", "any") or (before == "close" and text == "?"))
                 low, _, high = text.strip("{}?").partition(",")
                 need(not high or int(low) <= int(high))
-                rust += text
+                rust, python = rust + text, python + text
         before = kind
     need(open_ == 0, before != "open")
-    return Pattern(rust, groups, by_line)
+    return Pattern(rust, groups, by_line, python)
 
 
 def _code(character: str) -> str:

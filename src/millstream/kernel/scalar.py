@@ -24,6 +24,7 @@ from millstream.kernel.term import (
     COMPARISONS,
     Term,
     among,
+    any_of,
     choose,
     common,
     compare,
@@ -66,11 +67,14 @@ class Scalar:
     """True where only Spark can answer, and the value then means nothing; null or false: sure. None: always sure."""
 
 
-def compile_scalar(sql: str, columns: Mapping[str, pl.DataType], *, utc: bool = False) -> Scalar | None:
+def compile_scalar(
+    sql: str, columns: Mapping[str, pl.DataType], *, utc: bool = False, exact: bool = False
+) -> Scalar | None:
     """Give the expression for Polars, or None if it is not in the subset; names of columns compare without case.
 
     A field of a struct is known under both names with a dot between them. ``utc`` says that Spark's session has UTC as its
-    time zone; without it, what depends on one is not in the subset.
+    time zone; without it, what depends on one is not in the subset. With ``exact`` a row is unsure only where Spark fails, and it
+    may take long: this is for the few rows that the quick way was not sure of, where nobody can be asked.
 
     >>> minute = compile_scalar("pmod(n, 60) + 1", {"N": pl.Int64()})
     >>> minute.dtype, minute.unsure
@@ -82,10 +86,17 @@ def compile_scalar(sql: str, columns: Mapping[str, pl.DataType], *, utc: bool = 
     if any(mark in sql for mark in _UNREADABLE):
         return None
     try:
-        term = _Reader(sql, columns, utc).whole()
+        term = _Reader(sql, columns, utc, exact).whole()
     except (Refused, TokenError, RecursionError):
         return None
     return Scalar(term.value, term.dtype, term.unsure)
+
+
+def guarded(scalar: Scalar, guard: Scalar) -> Scalar:
+    """The expression where a condition is true, else null: then it can make no row unsure."""
+    asked = guard.value.fill_null(False)
+    unsure = any_of(guard.unsure, None if scalar.unsure is None else asked & scalar.unsure)
+    return Scalar(pl.when(asked).then(scalar.value), scalar.dtype, unsure)
 
 
 def select_once(frame: pl.DataFrame, *wanted: pl.Expr) -> pl.DataFrame:
@@ -96,8 +107,8 @@ def select_once(frame: pl.DataFrame, *wanted: pl.Expr) -> pl.DataFrame:
 class _Reader:
     """The tokens of an expression, read from left to right; each method reads one level of Spark's grammar."""
 
-    def __init__(self, sql: str, columns: Mapping[str, pl.DataType], utc: bool) -> None:
-        self._sql, self._utc = sql, utc
+    def __init__(self, sql: str, columns: Mapping[str, pl.DataType], utc: bool, exact: bool) -> None:
+        self._sql, self._utc, self._exact = sql, utc, exact
         self._tokens: list[Token] = tokenize(sql, dialect=DIALECT)
         need(len(self._tokens) <= _LONGEST)
         self._at = 0
@@ -175,7 +186,7 @@ class _Reader:
         elif self._take("like"):
             found = like(term, self._sum())
         elif self._take("rlike", "regexp"):
-            found = matches(term, self._sum())
+            found = matches(term, self._sum(), exact=self._exact)
         else:
             need(not opposite)
             return term
@@ -191,7 +202,11 @@ class _Reader:
         left = self._product()
         while symbol := self._take("+", "-", "||"):
             right = self._product()
-            left = concat([left, right]) if symbol == "||" else operate(symbol, left, right, utc=self._utc)
+            left = (
+                concat([left, right])
+                if symbol == "||"
+                else operate(symbol, left, right, utc=self._utc, exact=self._exact)
+            )
         return left
 
     def _product(self) -> Term:
@@ -201,7 +216,11 @@ class _Reader:
             if symbol == "%":
                 left = modulo(left, right, positive=False)
             else:
-                left = divide(left, right) if symbol == "/" else operate(symbol, left, right, utc=self._utc)
+                left = (
+                    divide(left, right)
+                    if symbol == "/"
+                    else operate(symbol, left, right, utc=self._utc, exact=self._exact)
+                )
         return left
 
     def _signed(self) -> Term:
@@ -209,7 +228,7 @@ class _Reader:
             return self._converted(self._primary())
         if self._kind() == TokenType.NUMBER:  # -2147483648 is one number, and an int
             return self._converted(self._number("-"))
-        return negative(self._signed())
+        return negative(self._signed(), exact=self._exact)
 
     def _converted(self, term: Term) -> Term:
         while symbol := self._take("::", "["):
@@ -244,7 +263,7 @@ class _Reader:
         if not word or not called:
             return self._column(word)
         self._at += 2
-        return self._cast() if word == "cast" else call(word, self._list(), utc=self._utc)
+        return self._cast() if word == "cast" else call(word, self._list(), utc=self._utc, exact=self._exact)
 
     def _interval(self) -> Term:
         """Read ``10 SECONDS``, ``'10' SECOND``, ``1 HOUR 30 MINUTES`` or ``'10 seconds'``, behind the word."""

@@ -153,8 +153,8 @@ def alike(*terms: Term) -> list[Term]:
     return [widen(term, dtype) for term in terms]
 
 
-def arithmetic(symbol: str, left: Term, right: Term) -> Term:
-    """Add, subtract or multiply in the wider of the two types; unsure where that overflows."""
+def arithmetic(symbol: str, left: Term, right: Term, *, exact: bool = False) -> Term:
+    """Add, subtract or multiply in the wider of the two types; unsure where that overflows, and unless ``exact`` where it might."""
     need(is_number(left.dtype), is_number(right.dtype))
     if (is_decimal(left.dtype) or is_decimal(right.dtype)) and DOUBLE not in (left.dtype, right.dtype):
         return _of_decimals(symbol, left, right)
@@ -166,11 +166,14 @@ def arithmetic(symbol: str, left: Term, right: Term) -> Term:
     left, right = widen(left, LONG), widen(right, LONG)
     value, (low, high) = compute(left.value, right.value), BOUNDS[dtype]
     if dtype != LONG:
-        exact = Term(value, LONG, any_of(left.unsure, right.unsure), _reach(symbol, left, right)).clip(low, high)
-        return Term(value.cast(dtype, strict=False), dtype, exact.unsure, exact.bounds)
+        whole = Term(value, LONG, any_of(left.unsure, right.unsure), _reach(symbol, left, right)).clip(low, high)
+        return Term(value.cast(dtype, strict=False), dtype, whole.unsure, whole.bounds)
     if symbol == "*":
         return _product(left, right, value)
     least, most = _reach(symbol, left, right)
+    if exact and (least < low or most > high):
+        wide = compute(left.value.cast(pl.Int128), right.value.cast(pl.Int128))
+        return Term(value, LONG, any_of(left.unsure, right.unsure, ~wide.is_between(low, high)))
     if max(-right.low, right.high) <= _SMALL:
         left = left.clip(low + _SMALL + 1 if least < low else low, high - _SMALL if most > high else high)
     elif max(-left.low, left.high) <= _SMALL:
@@ -246,16 +249,17 @@ def modulo(left: Term, right: Term, *, positive: bool) -> Term:
     left, right = alike(left, right)
     if positive or left.low >= 0:
         return Term(left.value % right.value, left.dtype, left.unsure, (0, by - 1))  # never negative in Polars
-    left = left.clip(BOUNDS[left.dtype][0] + 1, left.high)  # the least integer has no absolute value
-    return Term(left.value.abs() % right.value * left.value.sign(), left.dtype, left.unsure, (1 - by, by - 1))
+    floored = left.value % right.value
+    value = pl.when((left.value < 0) & (floored > 0)).then(floored - right.value).otherwise(floored)
+    return Term(value, left.dtype, left.unsure, (1 - by, by - 1))
 
 
-def negative(term: Term) -> Term:
+def negative(term: Term, *, exact: bool = False) -> Term:
     """Change the sign."""
     need(term.dtype in INTEGERS or term.dtype == DOUBLE)
     if term.dtype == DOUBLE:
         return Term(-term.value, DOUBLE, term.unsure)  # 0 - x would lose -0.0
-    return arithmetic("-", literal(0, term.dtype), term)
+    return arithmetic("-", literal(0, term.dtype), term, exact=exact)
 
 
 def absolute(term: Term) -> Term:

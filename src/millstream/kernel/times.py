@@ -1,7 +1,7 @@
 """Functions of times and days, as Spark has them.
 
 What looks at days or hours depends on the session's time zone and is refused unless that is UTC. A row is unsure where a
-calendar of Spark's and Polars' need not agree: before the year 1 or after 9999, and for texts before 1583.
+calendar of Spark's and Polars' need not agree: times before the year 1 or after 9999 that are truncated, and texts before 1583.
 """
 
 from __future__ import annotations
@@ -29,6 +29,10 @@ _UNITS = {"micros": 1, "millis": 1_000, "seconds": _SECOND}
 _CYCLES = {"hour": _DAY, "minute": STEPS["hour"], "second": STEPS["minute"]}
 _SAME = {"dd": "day", "mon": "month", "mm": "month", "yyyy": "year", "yy": "year"}
 _CALENDAR = {"month": "1mo", "quarter": "1q", "year": "1y"}
+_CYCLE = 146_097
+"""The days of 400 years."""
+_YEARS = (-5_877_641, 5_881_580)
+"""Those of the days that fit an int."""
 _MONDAY = 3 * _DAY  # 1970 began that long after one
 # What a run of one letter means in a pattern.
 _FIELDS = {"yyyy": "%Y", "MM": "%m", "dd": "%d", "HH": "%H", "mm": "%M", "ss": "%S", "SSS": "%3f"}
@@ -47,7 +51,7 @@ def interval(micros: int) -> Term:
     return Term(pl.lit(micros).cast(INTERVAL), INTERVAL, constant=micros)
 
 
-def shift(symbol: str, left: Term, right: Term, *, utc: bool) -> Term:
+def shift(symbol: str, left: Term, right: Term, *, utc: bool, exact: bool = False) -> Term:
     """Add a span to a time, or take it away; unsure where that overflows."""
     if left.dtype == INTERVAL and symbol == "+":
         left, right = right, left
@@ -55,7 +59,7 @@ def shift(symbol: str, left: Term, right: Term, *, utc: bool) -> Term:
     need(right.dtype == INTERVAL, symbol in ("+", "-"))
     if not isinstance(by, int) or (abs(by) >= _DAY and not utc):  # in a zone, days are not all of one length
         raise Refused
-    return _time(arithmetic(symbol, _micros(left), literal(by, LONG)))
+    return _time(arithmetic(symbol, _micros(left), literal(by, LONG), exact=exact))
 
 
 def day(term: Term, *, utc: bool) -> Term:
@@ -80,16 +84,27 @@ def of_time(name: str, given: list[Term], *, utc: bool) -> Term:
         case "to_date" | "date", [term]:
             return day(term, utc=utc)
         case "year" | "month" | "day" | "dayofmonth", [term]:
-            days, unsure = _known(day(term, utc=utc), date(1, 1, 1), date(9999, 12, 31))
-            methods = days.dt
-            value = methods.year() if name == "year" else methods.month() if name == "month" else methods.day()
-            return Term(value.cast(pl.Int32), pl.Int32(), unsure, (1, 9999))
+            return _part(name, day(term, utc=utc))
         case "date_trunc", [Term(dtype=pl.String(), constant=str(unit)), Term(dtype=pl.Datetime()) as time]:
             return _truncated(_SAME.get(unit.lower(), unit.lower()), time, utc=utc)
         case "date_format", [Term(dtype=pl.Datetime()) as time, Term(dtype=pl.String(), constant=str(pattern))]:
             need(utc)
             return _formatted(time, pattern)
     raise Refused
+
+
+def _part(name: str, term: Term) -> Term:
+    """The year, month or day of any date: the calendar repeats itself every 400 years, and Polars knows those after 1970."""
+    days = term.value.to_physical()
+    known = (days % _CYCLE).cast(DATE).dt
+    match name:
+        case "year":
+            value = known.year() + days // _CYCLE * 400
+        case "month":
+            value = known.month()
+        case _:
+            value = known.day()
+    return Term(value.cast(pl.Int32), pl.Int32(), term.unsure, _YEARS if name == "year" else (1, 31))
 
 
 def _truncated(unit: str, time: Term, *, utc: bool) -> Term:

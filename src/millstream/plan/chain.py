@@ -5,15 +5,18 @@ Spark runs a DataFrame that is used twice twice, with its state. So everything t
 
 Expressions are computed at the feed wherever that gives the same: below a join too, unless a row without a partner would
 have another value there. The rest is computed where rows leave a kernel, and what is left for a view by Spark at the end.
+An expression that can fail takes the conditions that are written before it along, as its guard.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 from millstream.plan import expression, facts
 from millstream.plan import spec as specs
+from millstream.plan.condition import is_arithmetic, kinds_of, never_fails, never_null
 from millstream.plan.fuse import fuse
 from millstream.plan.lay import Laid, OneInput, hold, lay, starts
 from millstream.plan.nodes import (
@@ -38,12 +41,25 @@ from millstream.plan.nodes import (
     output_columns,
     sources_of,
 )
-from millstream.plan.parts import ADMIT, ORIGIN, SINK, Chain, Computed, Feed, Operator, Output, Port, ViewPlan, micros
+from millstream.plan.parts import (
+    ADMIT,
+    ORIGIN,
+    SINK,
+    Asked,
+    Chain,
+    Computed,
+    Feed,
+    Operator,
+    Output,
+    Port,
+    ViewPlan,
+    micros,
+)
 from millstream.plan.push import pushed
 from millstream.plan.spec import AsOfJoin, Changelog, Horizon, IntervalJoin, JoinSpec, LatestJoin, Spec, TableJoin
 
 __all__ = [
-    "ADMIT", "ORIGIN", "SINK", "Chain", "Feed", "Operator", "Output", "Port", "ViewPlan", "build_chain", "micros",
+    "ADMIT", "ORIGIN", "SINK", "Asked", "Chain", "Feed", "Operator", "Output", "Port", "ViewPlan", "build_chain", "micros",
 ]  # fmt: skip
 
 
@@ -53,6 +69,12 @@ def build_chain(views: Sequence[ViewPlan], *, buckets: int, to: str, tasks: int 
     ``to`` is where the side tables of late events go. ``tasks`` is how many tasks a stage will have.
     """
     return fuse(_Builder(buckets, tasks).build(pushed(views), to))
+
+
+Guard: TypeAlias = tuple[str, ...]
+"""Conditions under which an expression is asked for, in the order in which they are written."""
+
+_Wanted: TypeAlias = dict[tuple[str, Guard], str]
 
 
 @dataclass
@@ -70,17 +92,26 @@ class _Maker:
     spec: Spec | None = None
     inputs: tuple[int, ...] = ()
     key: tuple[str, ...] = ()
-    expressions: dict[str, str] = field(default_factory=dict)
+    expressions: dict[tuple[str, str], Asked] = field(default_factory=dict)
+    """Of a feed: by text and guard."""
     ports: list[Port] = field(default_factory=list)
     retract: bool = False
     insert_only: bool = False
     hold: tuple[int | None, ...] = ()
 
-    def column(self, sql: str) -> str | None:
-        """The column that holds this expression; None if it must be computed from the columns there are."""
+    def column(self, sql: str, guard: Guard = (), written: str = "") -> str | None:
+        """The column that holds this expression where the guard is true; None if it must be computed from the columns there are."""
         if self.feed is not None:
-            return self.feed.expressions.setdefault(sql, f"_c{len(self.feed.expressions)}")
-        return self.sides.column(sql) if self.sides is not None else expression.plain_column(sql)
+            return self.feed.ask(sql, guard, written or sql).name
+        return self.sides.column(sql, guard) if self.sides is not None else expression.plain_column(sql)
+
+    def ask(self, sql: str, guard: Guard, written: str) -> Asked:
+        """An expression of a feed: the same for all who ask for it under the same guard, or for one that cannot fail."""
+        assert self.source is not None  # noqa: S101
+        total = never_fails(sql, kinds_of(self.source))
+        condition = "" if total else never_null(guard)
+        name = f"_c{len(self.expressions)}"
+        return self.expressions.setdefault((sql, condition), Asked(name, sql, condition, written, total))
 
     def value(self, sql: str) -> str:
         """The expression over columns as they are called here."""
@@ -101,7 +132,7 @@ class _Rows:
     @property
     def condition(self) -> str:
         """All conditions as one that is never null."""
-        return " AND ".join(f"coalesce(({each}), false)" for each in self.where)
+        return never_null(self.where)
 
 
 @dataclass(frozen=True)
@@ -110,16 +141,18 @@ class _Sides:
 
     node: Join
     rows: tuple[_Rows, _Rows]
-    wanted: tuple[dict[str, str], dict[str, str]] = field(default_factory=lambda: ({}, {}))
+    wanted: tuple[_Wanted, _Wanted] = field(default_factory=lambda: ({}, {}))
 
     def used(self, sql: str) -> frozenset[str]:
         """The columns of the join that an expression uses."""
         return expression.check(sql, output_columns(self.node), "expression")
 
-    def below(self, sql: str) -> tuple[int, str] | None:
+    def below(self, sql: str, only: int | None = None) -> tuple[int, str] | None:
         """The side on which an expression can be computed, and the expression there; None if on neither."""
         used = self.used(sql)
         for side, (rows, null) in enumerate(zip(self.rows, self.node.nullable, strict=True)):
+            if only not in (None, side):
+                continue
             columns = {name: rows.columns[name] for name in output_columns((self.node.left, self.node.right)[side])}
             for each in self.node.on:
                 columns = {name: text for name, text in columns.items() if name.lower() != each.name.lower()}
@@ -137,17 +170,38 @@ class _Sides:
             (f"_k{index}" for index, each in enumerate(self.node.on) if name and each.name.lower() == name), None
         )
 
-    def column(self, sql: str) -> str | None:
-        """The column of the join that holds an expression, asking the side for it."""
+    def guarded(self, sql: str, side: int, guard: Guard) -> tuple[Guard, bool]:
+        """What of a guard a side can tell, for an expression there; and whether that is all of it."""
+        kinds, there, whole = kinds_of(self.node), [], True
+        if never_fails(sql, kinds):
+            return (), True
+        for each in guard:
+            found = self.below(each, side)
+            if found is not None and (whole or never_fails(each, kinds)):
+                there.append(found[1])
+            else:
+                whole = False
+        return tuple(there), whole
+
+    def column(self, sql: str, guard: Guard = ()) -> str | None:
+        """The column of the join that holds an expression, asking the side for it.
+
+        Where that side cannot tell all of the guard, the expression is computed after the join, if it can be computed there.
+        """
         found = self.below(sql)
         if (key := self.key(sql)) is not None or found is None:
             return key
-        wanted = self.wanted[found[0]]
-        return wanted.setdefault(found[1], f"_{'lr'[found[0]]}{len(wanted)}")
+        side, text = found
+        there, whole = self.guarded(sql, side, guard)
+        if not whole and is_arithmetic(sql, kinds_of(self.node)):
+            return None
+        wanted = self.wanted[side]
+        return wanted.setdefault((text, there), f"_{'lr'[side]}{len(wanted)}")
 
-    def holds(self, sql: str) -> bool:
+    def holds(self, sql: str, guard: Guard = ()) -> bool:
         """Whether an expression can be a column of the join."""
-        return self.key(sql) is not None or self.below(sql) is not None
+        found = self.below(sql)
+        return self.key(sql) is not None or (found is not None and self.guarded(sql, found[0], guard)[1])
 
 
 class _Builder:
@@ -181,7 +235,7 @@ class _Builder:
         }
         return Chain(
             tuple(
-                Feed(maker.number, maker.source, _named(maker.expressions), ports[maker.number])
+                Feed(maker.number, maker.source, tuple(maker.expressions.values()), ports[maker.number])
                 for maker in self.makers
                 if maker.source is not None
             ),
@@ -334,7 +388,8 @@ class _Builder:
         for side, (rows, below) in enumerate(zip(sides.rows, (node.left, node.right), strict=True)):
             texts = [(each.left, each.right)[side] for each in node.on]
             wanted = {key: expression.substitute(text, rows.columns) for key, text in zip(keys, texts, strict=True)}
-            wanted |= {name: text for text, name in sides.wanted[side].items()}
+            wanted |= {name: text for (text, _), name in sides.wanted[side].items()}
+            guards = {name: guard for (_, guard), name in sides.wanted[side].items()}
             timed = facts.event_time(below)
             marks = bool(timed) and (not node.latest or any(port.marks for port in maker.ports))
             if isinstance(maker.spec, TableJoin):
@@ -343,28 +398,33 @@ class _Builder:
                 wanted["_t"] = f"unix_micros({expression.substitute(expression.quote(timed), rows.columns)})"
             if node.as_of and side:
                 wanted |= {"_v": "unix_micros(_timestamp)", "_keep": rows.condition or "true"}
+                guards = {name: (*rows.where, *guard) for name, guard in guards.items()}
                 rows = replace(rows, where=())  # a row that does not count any more ends the one before it
             port = Port(maker.stage, maker.number, (), None, keys, self.buckets, marks, self.tasks, side=side)
-            self._connect(rows, port, wanted)
+            self._connect(rows, port, wanted, guards)
         names = tuple(tuple(wanted.values()) for wanted in sides.wanted)
         assert isinstance(maker.spec, JoinSpec)  # noqa: S101
         maker.spec = replace(maker.spec, left=names[0], right=names[1])
 
-    def _connect(self, rows: _Rows, port: Port, wanted: Mapping[str, str]) -> None:
-        """Add a port to whoever makes these rows."""
+    def _connect(
+        self, rows: _Rows, port: Port, wanted: Mapping[str, str], guards: Mapping[str, Guard] | None = None
+    ) -> None:
+        """Add a port to whoever makes these rows; ``guards`` are conditions for single columns, besides those for all of them."""
         maker = rows.maker
         columns: list[tuple[str, str]] = []
         computed: list[Computed] = []
         for name, text in wanted.items():
-            here = maker.column(text)
-            if here is None:
+            guard = (guards or {}).get(name, ())
+            here = maker.column(text, (*rows.where, *guard))
+            if here is None:  # computed where rows leave the maker, for those that are kept
                 here = f"_x{len(computed)}"
-                computed.append(Computed(here, maker.value(text), text))
+                value = maker.value(f"CASE WHEN {never_null(guard)} THEN {text} END" if guard else text)
+                computed.append(Computed(here, value, text))
             columns.append((name, here))
-        keep = None
+        keep, said = None, " AND ".join(rows.where)
         if rows.where:
-            keep = maker.column(rows.condition) or maker.value(rows.condition)
-        maker.ports.append(replace(port, columns=tuple(columns), keep=keep, computed=tuple(computed)))
+            keep = maker.column(rows.condition, written=said) or maker.value(rows.condition)
+        maker.ports.append(replace(port, columns=tuple(columns), keep=keep, computed=tuple(computed), said=said))
 
     def _feed_changelog(self, maker: _Maker) -> None:
         """Let the table's feed send the kernel what all its readers want: computed there, kept in the kernel's state."""
@@ -392,7 +452,7 @@ class _Builder:
         port = Port(SINK, number, ())
         texts = [rows.columns[name] for name in names]
         sides = maker.sides
-        if maker.feed is None and not (sides and all(sides.holds(text) for text in (*texts, rows.condition) if text)):
+        if maker.feed is None and not (sides and _held(sides, texts, rows)):
             raw = output_columns(next(node for (node, _), known in self.known.items() if known is maker))
             if sides is not None:
                 used = frozenset[str]().union(*map(sides.used, (*texts, *rows.where)))
@@ -418,5 +478,6 @@ class _Builder:
         self.outputs.append(Output(number, f"{source.name}_late", to, names, select, (), (), True, "dead letter"))
 
 
-def _named(expressions: Mapping[str, str]) -> tuple[Named, ...]:
-    return tuple(Named(name, sql) for sql, name in expressions.items())
+def _held(sides: _Sides, texts: Sequence[str], rows: _Rows) -> bool:
+    """Whether all that a view wants of a join can be columns of it."""
+    return all(sides.holds(text, rows.where) for text in texts) and (not rows.where or sides.holds(rows.condition))

@@ -1,4 +1,4 @@
-"""Conditions that may be computed earlier than they are written: cut at AND, and told apart by whether they can fail.
+"""What can fail, and what cannot: conditions that may be computed earlier than they are written, expressions that need no guard.
 
 A condition that is moved meets rows that it would not have met where it was written. So it must have an answer for every row, and
 one that every part of the chain can compute. Those are comparisons of columns and literals whose types are known and agree,
@@ -51,6 +51,15 @@ _COMPARISONS = ("=", "==", "<>", "!=", "<", "<=", ">", ">=", "<=>")
 _UNREADABLE = ("--", "/*", "\\", "${")
 _OPENING = (TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.CASE)
 _CLOSING = (TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.END)
+_NAMES_AND_LITERALS = (TokenType.VAR, TokenType.IDENTIFIER, TokenType.DOT, TokenType.STRING, TokenType.NUMBER)
+_ARITHMETIC = (
+    TokenType.VAR, TokenType.IDENTIFIER, TokenType.NUMBER, TokenType.PLUS, TokenType.DASH, TokenType.STAR, TokenType.SLASH,
+    TokenType.L_PAREN, TokenType.R_PAREN,
+)  # fmt: skip
+_TOTAL = frozenset(
+    ("upper", "ucase", "lower", "lcase", "trim", "ltrim", "rtrim", "length", "concat", "struct", "isnull", "isnotnull")
+)
+"""Functions that have a value for all that they take, and take every plain type."""
 
 
 def parts(condition: str) -> tuple[str, ...]:
@@ -88,6 +97,45 @@ def is_safe(condition: str, kinds: Kinds) -> bool:
         return _Reader(condition, kinds).whole()
     except (_Unknown, TokenError, RecursionError):
         return False
+
+
+def never_null(conditions: Sequence[str]) -> str:
+    """Conditions as one that is true where each is, and false elsewhere; nothing for none."""
+    return " AND ".join(f"coalesce(({each}), false)" for each in conditions)
+
+
+def never_fails(sql: str, kinds: Kinds) -> bool:
+    """Whether an expression surely has a value for every row, null included: it needs no guard, and no record fails by it.
+
+    >>> never_fails("upper(bid.page)", {}), never_fails("10 / n", {"n": "integer"}), never_fails("n > 1", {"n": "integer"})
+    (True, False, True)
+    """
+    if any(mark in sql for mark in _UNREADABLE):
+        return False
+    tokens = tokenize(sql, dialect=DIALECT)
+    if all(token.token_type in _NAMES_AND_LITERALS for token in tokens) or is_safe(sql, kinds):
+        return True
+    called = expression.call_of(sql, "expression")
+    if called is None:
+        return False
+    name, arguments = called
+    if name == "unix_micros":
+        return [_kind(each, kinds) for each in arguments] == ["timestamp"]
+    return name in _TOTAL and all(never_fails(each, kinds) for each in arguments)
+
+
+def is_arithmetic(sql: str, kinds: Kinds) -> bool:
+    """Whether an expression is made of whole numbers, doubles and the four operations alone: every kernel can compute it."""
+    if any(mark in sql for mark in _UNREADABLE):
+        return False
+    tokens = tokenize(sql, dialect=DIALECT)
+    names = [token.text.lower() for token in tokens if token.token_type in (TokenType.VAR, TokenType.IDENTIFIER)]
+    digits = [token.text for token in tokens if token.token_type == TokenType.NUMBER]
+    return (
+        all(token.token_type in _ARITHMETIC for token in tokens)
+        and all(kinds.get(name) in ("integer", "double") for name in names)
+        and all(re.fullmatch("[0-9]{1,9}", text) for text in digits)
+    )
 
 
 def kinds_of(node: Node) -> dict[str, Kind]:

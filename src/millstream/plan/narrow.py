@@ -16,7 +16,7 @@ from millstream.plan.schema import fields_of
 def narrowed(feed: Feed) -> Source:
     """The source with the columns that are decoded, in their order; there is at least one."""
     source = feed.source
-    texts = [each.expression for each in feed.expressions]
+    texts = [text for each in feed.expressions for text in (each.expression, each.guard) if text]
     if source.sequence is not None:
         texts += [source.sequence.producer, source.sequence.number]
     used = {path for text in texts for path in expression.paths(text)}

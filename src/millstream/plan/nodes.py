@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Literal, TypeAlias
 
+Policy: TypeAlias = Literal["stop", "dead letter"]
 Late: TypeAlias = Literal["drop", "route", "correct"]
 Emit: TypeAlias = Literal["changes", "final"]
 How: TypeAlias = Literal["inner", "left", "right", "full", "semi", "anti"]
@@ -102,6 +103,8 @@ class Source:
     key: tuple[str, ...] = ()
     time: EventTime | None = None
     sequence: Sequence | None = None
+    failed: Policy = "dead letter"
+    """What happens to a record on which an expression fails: it alone is rejected, or it stops the pipeline."""
     place: Place = field(default=NOWHERE, compare=False)
 
 

@@ -9,12 +9,11 @@ from urllib.parse import parse_qs
 
 from millstream.address import check_log, parse_redis
 from millstream.errors import ConfigError, PlanError
-from millstream.plan.nodes import Place
+from millstream.plan.nodes import Place, Policy
 from millstream.plan.source import either
 from millstream.secret import check_address, redacted
 
 Mode: TypeAlias = Literal["exactly once", "at least once", "at most once"]
-Policy: TypeAlias = Literal["stop", "dead letter"]
 
 _EXPECTED = "topic:NAME, topic:NAME@LOG, redis://HOST:PORT/DB, files:FOLDER or a function"
 
@@ -101,10 +100,10 @@ def checked_sink(
     return mode
 
 
-def check_policy(what: str, refused: str) -> None:
-    """Refuse a word that says nothing about rows that are not taken."""
-    if refused not in get_args(Policy):
-        raise PlanError(f"{what}: expected refused to be {either(Policy)}; found {refused!r}")
+def check_policy(what: str, said: str, option: str = "refused") -> None:
+    """Refuse a word that says nothing about rows that are not taken, or records that fail."""
+    if said not in get_args(Policy):
+        raise PlanError(f"{what}: expected {option} to be {either(Policy)}; found {said!r}")
 
 
 def _check_partition(

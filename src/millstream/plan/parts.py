@@ -6,12 +6,11 @@ number alone names the place a chunk is going to.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from millstream.plan.nodes import Emit, Named, Node, Source
-from millstream.plan.outgoing import Policy
+from millstream.plan.nodes import Emit, Named, Node, Policy, Source
 from millstream.plan.spec import Pass, Reduce, Spec, Top
 
 ADMIT = 0
@@ -38,6 +37,22 @@ class Computed:
     name: str
     expression: str
     written: str
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """An expression that a feed computes for who asks for it: the name of its column, and for which records it is computed.
+
+    ``guard`` is a condition that is never null; for a record where it is false the column is null, and the expression is not
+    computed. Without one it is computed for every record. ``written`` is what errors show.
+    """
+
+    name: str
+    expression: str
+    guard: str = ""
+    written: str = ""
+    total: bool = False
+    """Whether it has a value for every record, so that it cannot fail."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +84,8 @@ class Port:
     """What its target adds up, if rows go there by a shuffle: it may be sent sums in place of rows."""
     first: Top | None = None
     """Who takes them wants the first alone, and nothing is taken back: what cannot be among them need not be sent."""
+    said: str = ""
+    """The condition to keep rows as its author wrote it."""
 
     @property
     def leader(self) -> int:
@@ -82,7 +99,7 @@ class Feed:
 
     number: int
     source: Source
-    expressions: tuple[Named, ...]
+    expressions: tuple[Asked, ...]
     ports: tuple[Port, ...]
 
     @property
@@ -167,6 +184,17 @@ class Chain:
     def feed(self, number: int) -> Feed:
         """The feed of that number."""
         return next(feed for feed in self.feeds if feed.number == number)
+
+    def readers(self, ports: tuple[Port, ...], column: str | None) -> Iterator[str]:
+        """The views that a column reaches which leaves by these ports; None for all that leaves."""
+        for port in ports:
+            if column is not None and column != port.keep and column not in (here for _, here in port.columns):
+                continue
+            if port.stage == SINK:
+                yield from (output.name for output in self.outputs if output.number == port.target)
+            else:
+                operator = next(each for each in self.operators if each.number == port.target)
+                yield from self.readers(operator.ports, None)
 
     def unread(self, views: Collection[str]) -> Chain:
         """The same chain if nobody gets the rows of these views: each is computed in full, and no further than that."""

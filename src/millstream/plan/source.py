@@ -179,6 +179,8 @@ def describe_source(source: Source) -> dict[str, Any]:
             for each in fields(source.time)
             if (value := getattr(source.time, each.name)) is not None
         }
+    if source.failed != "dead letter":
+        described["failed"] = source.failed
     if source.sequence:
         described["sequence"] = [source.sequence.producer, source.sequence.number]
     return described

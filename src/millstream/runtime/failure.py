@@ -7,7 +7,6 @@ half by half, until the one record and the one expression are found.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -17,7 +16,7 @@ from millstream import errors
 from millstream.errors import ExpressionFailed, MillstreamError, SparkError
 from millstream.log import open_log
 from millstream.pipeline import Pipeline
-from millstream.plan.chain import SINK, Chain, Feed, Port
+from millstream.plan.chain import Chain, Feed
 from millstream.runtime.delivery import Position
 from millstream.spark.lower import decode
 from millstream.spark.records import batch_records
@@ -107,22 +106,18 @@ def _culprit(spark: SparkSession, pipeline: Pipeline, chain: Chain, position: Po
             for each in feed.expressions:
                 why = failing(replace(feed, expressions=(each,)), partition, low, high)
                 if why is not None:
-                    views = ", ".join(dict.fromkeys(_readers(chain, feed.ports, each.name)))
+                    views = ", ".join(dict.fromkeys(chain.readers(feed.ports, each.name)))
                     return ExpressionFailed(
-                        f"view {views}: {each.expression} fails on {feed.source.topic}/{partition} offset {low}: {why}",
-                        hint="use a form that gives null instead (try_cast, try_divide, …), or keep such records out with"
-                        " where(); `millstream consume` shows the record; then run again",
+                        f"{_place(pipeline, views)}view {views}: {each.written} fails on {feed.source.topic}/{partition}"
+                        f" offset {low}: {why}",
+                        hint="use a form that gives null instead (try_cast, try_divide, …), keep such records out with where(),"
+                        f' or define {feed.source.kind} {feed.source.name} with failed="dead letter"; `millstream consume`'
+                        " shows the record; then run again",
                     )
     return None
 
 
-def _readers(chain: Chain, ports: tuple[Port, ...], column: str | None) -> Iterator[str]:
-    """The views that a column of a feed reaches."""
-    for port in ports:
-        if column is not None and column != port.keep and column not in (here for _, here in port.columns):
-            continue
-        if port.stage == SINK:
-            yield from (output.name for output in chain.outputs if output.number == port.target)
-        else:
-            operator = next(each for each in chain.operators if each.number == port.target)
-            yield from _readers(chain, operator.ports, None)
+def _place(pipeline: Pipeline, views: str) -> str:
+    """Where the first of the views was defined, in front of what is said of it."""
+    view = pipeline.views.get(views.split(", ")[0])
+    return f"{view.place}: " if view is not None else ""

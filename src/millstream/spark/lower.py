@@ -2,23 +2,26 @@
 
 Decoding and every scalar expression run natively, before the records are packed. Topics have different columns, so the
 expressions of each feed are computed one feed after the other over one frame; the user's text reaches Spark as it is. An
-expression sees only records that its feed can use: a malformed one never reaches it.
+expression sees only records that its feed can use: a malformed one never reaches it, nor one that a filter before it removes.
+A record on which one fails cannot be used either, unless its source says that it stops the pipeline.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import polars as pl
 
-from millstream.kernel.admit import IGNORED
+from millstream.kernel.admit import FAILED, IGNORED
 from millstream.kernel.host import Host, column_of, is_used
 from millstream.kernel.state import FOREVER
 from millstream.log.heartbeat import heartbeat_sql
-from millstream.plan.chain import Chain, Feed, micros
+from millstream.plan.chain import Asked, Chain, Feed, micros
 from millstream.plan.narrow import narrowed
 from millstream.plan.nodes import META_COLUMNS, Source
 from millstream.spark import stateful
+from millstream.spark.attempt import tried
 from millstream.spark.shortcut import CHUNK
 
 if TYPE_CHECKING:
@@ -61,7 +64,7 @@ def decode(records: DataFrame, chain: Chain, pipeline: str) -> DataFrame:
     )
     made: list[str] = list(chunk)
     for feed in chain.feeds:
-        frame = _decode_feed(frame, feed, made)
+        frame = _decode_feed(frame, feed, made, chain)
         made += [column_of(feed, each.name) for each in feed.expressions]
     return frame.selectExpr(
         "_feed",
@@ -92,7 +95,7 @@ def feed_types(decoded: DataFrame, chain: Chain) -> dict[int, pl.Schema]:
     }
 
 
-def _decode_feed(frame: DataFrame, feed: Feed, made: list[str]) -> DataFrame:
+def _decode_feed(frame: DataFrame, feed: Feed, made: list[str], chain: Chain) -> DataFrame:
     source = narrowed(feed)
     kept = [*_RAW, *_JUDGED, *made]
     mine = f"_feed = {feed.number} AND _beat IS NULL"
@@ -101,8 +104,19 @@ def _decode_feed(frame: DataFrame, feed: Feed, made: list[str]) -> DataFrame:
     flat = [f"{_column(source, name.name)} AS `{name.name}`" for name in source.columns]
     frame = frame.selectExpr(*kept, f"CASE WHEN {mine} THEN {_unusable(source)} END AS _why", *flat)
     usable = f"{mine} AND _why IS NULL"
+    values = {column_of(feed, each.name): f"CASE WHEN {usable} THEN {_guarded(each)} END" for each in feed.expressions}
+    if source.sequence is not None:
+        values["_who"] = f"CASE WHEN {usable} THEN cast(({source.sequence.producer}) AS string) END"
+        values["_nth"] = f"CASE WHEN {usable} THEN cast(({source.sequence.number}) AS bigint) END"
+    fails = _texts(feed, chain) if source.failed == "dead letter" else {}
+    if fails:
+        names = [*kept, "_why", *(f"`{name.name}`" for name in source.columns)]
+        tries = {name: f"_try{index}" for index, name in enumerate(fails)}
+        frame = frame.select(*names, *(tried(frame.sparkSession, values[name]).alias(tries[name]) for name in fails))
+        values |= {name: f"{attempt}.value" for name, attempt in tries.items()}
+        fails = {tries[name]: text for name, text in fails.items()}
     judged = {
-        "_bad": f"CASE WHEN {mine} THEN {_complete(source)} ELSE _bad END",
+        "_bad": f"CASE WHEN {mine} THEN {_first(_complete(source), _failed(fails))} ELSE _bad END",
         "_deleted": f"CASE WHEN {mine} THEN _value IS NULL ELSE _deleted END" if source.kind == "table" else "_deleted",
     }
     if source.time is not None:
@@ -112,17 +126,41 @@ def _decode_feed(frame: DataFrame, feed: Feed, made: list[str]) -> DataFrame:
             off = f"abs(unix_micros({received}) - unix_micros(`{source.time.sent}`)) > {micros(source.time.wild)}"
             judged["_wild"] = f"CASE WHEN {usable} THEN {off} ELSE _wild END"
     if source.sequence is not None:
-        judged["_who"] = f"CASE WHEN {usable} THEN cast(({source.sequence.producer}) AS string) ELSE _who END"
-        judged["_nth"] = f"CASE WHEN {usable} THEN cast(({source.sequence.number}) AS bigint) ELSE _nth END"
+        judged |= {name: f"coalesce({values.pop(name)}, {name})" for name in ("_who", "_nth")}
     return frame.selectExpr(
         *_RAW,
         *(f"{judged.get(name, name)} AS {name}" for name in _JUDGED),
         *made,
-        *(
-            f"CASE WHEN {usable} THEN ({each.expression}) END AS {column_of(feed, each.name)}"
-            for each in feed.expressions
-        ),
+        *(f"{value} AS {name}" for name, value in values.items()),
     )
+
+
+def _texts(feed: Feed, chain: Chain) -> dict[str, str]:
+    """What may fail on a record of a feed: its column, and what is said of it."""
+    found = {}
+    for each in feed.expressions:
+        if not each.total:
+            views = ", ".join(dict.fromkeys(chain.readers(feed.ports, each.name)))
+            found[column_of(feed, each.name)] = f"view {views}: {each.written}"
+    if (sequence := feed.source.sequence) is not None:
+        found |= {"_who": f"sequence: {sequence.producer}", "_nth": f"sequence: {sequence.number}"}
+    return found
+
+
+def _failed(fails: Mapping[str, str]) -> str:
+    """What failed on a record, or nothing; fields of a tombstone are null and mean nothing, so that nothing fails there."""
+    cases = " ".join(f"WHEN {attempt} IS NULL THEN {_text(FAILED + text)}" for attempt, text in fails.items())
+    return f"CASE WHEN _value IS NULL THEN null {cases} END" if cases else ""
+
+
+def _first(*texts: str) -> str:
+    """The first that is not null."""
+    return f"coalesce({', '.join(text for text in texts if text)})"
+
+
+def _guarded(each: Asked) -> str:
+    """An expression where its guard is true. What stands in a branch is computed for the rows of that branch alone."""
+    return f"CASE WHEN {each.guard} THEN ({each.expression}) END" if each.guard else f"({each.expression})"
 
 
 def _decoded(source: Source) -> str:
@@ -186,7 +224,7 @@ def _complete(source: Source) -> str:
     """Why a record cannot be used: it does not decode, or lacks what it is placed by."""
     needed = [source.time.column] if source.time else list(source.key) if source.kind == "table" else []
     lacking = " ".join(f"WHEN `{name}` IS NULL THEN {_text(f'no value in column {name}')}" for name in needed)
-    return f"coalesce(_why, CASE {lacking} END)" if lacking else "_why"
+    return _first("_why", f"CASE {lacking} END" if lacking else "")
 
 
 def _text(value: str) -> str:

@@ -77,9 +77,9 @@ _CLOCK: dict[str, Convert] = {"clock.sent": _text, "clock.received": _text, "clo
 PIPELINE: dict[str, Convert] = {"log": _text, "to": _text, "checkpoint": _text, "buckets": _number}
 STREAM: dict[str, Convert] = {
     "topic": _text, "key": _names, **_CODEC, "time": _text, "delay": _span, "lateness": _span, "late": _text,
-    "ahead": _span, "idle": _span_or_null, **_CLOCK, "sequence": _pair,
+    "ahead": _span, "idle": _span_or_null, **_CLOCK, "sequence": _pair, "failed": _text,
 }  # fmt: skip
-TABLE: dict[str, Convert] = {"topic": _text, "key": _names, **_CODEC}
+TABLE: dict[str, Convert] = {"topic": _text, "key": _names, **_CODEC, "failed": _text}
 VIEW: dict[str, Convert] = {"to": _text, "key": _names, "unbounded": _flag}
 SINK: dict[str, Convert] = {"mode": _text, "refused": _text}
 
