@@ -16,6 +16,7 @@ from millstream.log import open_log
 from millstream.runtime.begin import chain_of
 from millstream.runtime.run import Progress, run
 from millstream.runtime.verify import verify
+from millstream.sink import open_store
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -233,3 +234,40 @@ def test_kernels_in_one_step_after_a_restart(spark: SparkSession, tmp_path: Path
     assert views["jumps"] == {(u + 1, 2 * (u + 1), 1) for u in range(5)}
     found = sorted(shop.views["trend"].frame().select("user", "window_start", "n", "before").rows())
     assert [row[2:] for row in found if row[0] == 4] == [(5, None), (5, 5), (10, 5), (10, 10)]
+
+
+def test_event_time_by_an_expression_is_the_same_where_records_are_read_and_in_spark(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    made = Pipeline(
+        "epoch",
+        log=f"sqlite:{tmp_path / 'log.db'}",
+        to=f"sqlite:{tmp_path / 'views.db'}",
+        checkpoint=str(tmp_path / "check"),
+        buckets=1,
+    )
+    ticks = made.stream("ticks", "k long, ms long", time="timestamp_millis(ms) AS at", delay="10 seconds")
+    per_minute = ticks.group_by(tumbling("at", "1 minute")).agg(n="count(*)", last="max(at)")
+    made.view("closed", per_minute, emit="final")
+    begin = datetime(2026, 1, 31, 12, tzinfo=UTC)
+
+    def tick(second: int, unit: int = 1000) -> bytes:
+        return b'{"k": 1, "ms": %d}' % ((int(begin.timestamp()) + second) * unit)
+
+    wrong = [b'{"k": 1}', b'{"ms": 9223372036854775807}', b'{"ms": "x"}', tick(0, 1_000_000), tick(0)]
+    with open_log(made.log, create=True) as log:
+        log.create_topic("ticks")
+        log.append("ticks", [Event(value) for value in (tick(0), tick(59), tick(130), *wrong)])
+    run(made, spark=spark, once=True)
+    with open_store(made.to) as store:
+        (counted,) = store.admission().to_pylist()
+        letters = store.dead_letters(made.name).to_pylist()
+    assert {name: counted[name] for name in ("admitted", "malformed", "future", "late")} == {
+        "admitted": 3, "malformed": 3, "future": 1, "late": 1,
+    }  # fmt: skip
+    assert "milliseconds" in next(letter["detail"] for letter in letters if letter["reason"] == "future")
+    found = made.views["closed"].arrow().to_pylist()
+    assert [(row["window_start"], row["n"], row["last"]) for row in found] == [
+        (begin, 2, begin + timedelta(seconds=59))
+    ]
+    assert verify(made, spark=spark).equal  # which decodes everything in Spark

@@ -26,6 +26,7 @@ CREATE TABLE users (id BIGINT, name STRING, PRIMARY KEY (id, name)) WITH (topic 
 CREATE TABLE places (id BIGINT PRIMARY KEY, name STRING);
 CREATE STREAM lines (line STRING) WITH (format = 'text');
 CREATE STREAM appends (a INT, WATERMARK FOR _append_time AS _append_time);
+CREATE STREAM epochs (ms BIGINT, at AS timestamp_millis(ms), WATERMARK FOR at AS at - INTERVAL 4 SECONDS);
 CREATE TEMPORARY VIEW bids AS SELECT page, dateTime FROM events WHERE kind = 2 AND page <> ';';
 CREATE VIEW pages WITH (to = 'sqlite:other.db', unbounded = true) AS SELECT page, dateTime FROM bids EMIT CHANGES;
 CREATE VIEW names WITH (key = 'name', to = 'nowhere') AS SELECT name, id FROM users;
@@ -59,6 +60,7 @@ def in_python() -> Pipeline:
     shop.table("places", "id BIGINT, name STRING", key="id")
     shop.stream("lines", "line STRING", codec="text")
     shop.stream("appends", "a INT", time="_append_time")
+    shop.stream("epochs", "ms BIGINT", time="timestamp_millis(ms) AS at", delay="4 seconds")
     bids = events.where("kind = 2 AND page <> ';'").select("page", "dateTime")
     pages = shop.view("pages", bids, to="sqlite:other.db", unbounded=True)
     shop.view("names", users.select("name", "id"), key="name", to="nowhere")
@@ -86,7 +88,7 @@ def test_places_are_lines_and_columns_of_the_file(tmp_path: Path, monkeypatch: p
     monkeypatch.chdir(tmp_path)
     made = load_pipeline("shop.sql")
     assert str(made.place) == "shop.sql:2:1"
-    assert str(made.views["pages"].place) == "shop.sql:13:1"
+    assert str(made.views["pages"].place) == "shop.sql:14:1"
     assert str(source_of(made.streams["events"].node).place) == "shop.sql:3:1"
 
 
@@ -263,6 +265,9 @@ A = "CREATE STREAM a (x INT, at TIMESTAMP, WATERMARK FOR at AS at);\n"
         (A.replace("AS at", "AS x"), "1:59: WATERMARK: expected at again, less an interval", "AS at - INTERVAL 10 SECONDS"),
         (A.replace("AS at", "AS at - 4"), "1:64: expected INTERVAL; found `4`", "INTERVAL 10 SECONDS"),
         (A.replace("AS at", "AS at - INTERVAL 4 MONTHS"), "1:64: expected a duration; found '4 MONTHS'", "10 seconds"),
+        (A.replace("WATERMARK", "b AS x + 1, WATERMARK"), "1:39: stream a: only the event time is computed", "compute others in a SELECT"),
+        (A.replace("x INT, at TIMESTAMP", "x INT, x AS at"), "1:25: stream a: only the event time is computed", "WATERMARK FOR"),
+        (A.replace("at TIMESTAMP", "at AS timestamp_millis(y)"), "1:1: stream a: time `timestamp_millis(y)`: no column y", ""),
         (A.replace("AS at)", "AS at, WATERMARK FOR x AS x)"), "1:63: stream a: expected one WATERMARK; found another", ""),
         ("CREATE TABLE t (a INT)", "1:1: table t: expected a PRIMARY KEY; found none", "PRIMARY KEY (id)"),
         ("CREATE TABLE t (a INT PRIMARY KEY, b INT PRIMARY KEY)", "1:36: table t: expected one PRIMARY KEY", "PRIMARY KEY (a, b)"),

@@ -69,6 +69,53 @@ def test_a_record_whose_key_only_begins_like_a_heartbeats_is_a_record_like_any_o
     assert (counted["records"], counted["admitted"], counted["heartbeats"]) == (9, 9, 0)
 
 
+@pytest.mark.parametrize(
+    ("unit", "factor"), [("timestamp_seconds", 1), ("timestamp_millis", 1000), ("timestamp_micros", 1_000_000)]
+)
+def test_event_time_in_a_number_since_the_epoch(trial: Begin, unit: str, factor: int) -> None:
+    pipeline = Pipeline("epoch")
+    ticks = pipeline.stream("ticks", "k long, n long", time=f"{unit}(n) AS at", delay="10 seconds")
+    pipeline.view("closed", ticks.group_by("k", tumbling("at", "1 minute")).agg(last="max(at)"), emit="final")
+    pipeline.view("all", ticks)
+    ours = trial(pipeline)
+    second = int(NOON.timestamp())
+    ours.feed("ticks", [{"k": 1, "n": (second + after) * factor} for after in (0, 50, 80, 3)] + [{"k": 2}])
+    assert ours.rows("closed") == [
+        {"k": 1, "window_start": NOON, "window_end": NOON + timedelta(minutes=1), "last": NOON + timedelta(seconds=50)}
+    ]
+    assert ours.rows("all")[0] == {"k": 1, "n": second * factor, "at": NOON}
+    assert [(letter["reason"], letter["detail"]) for letter in ours.rejected("ticks")] == [
+        ("late", "the watermark was 2026-01-31 12:01:10.000000+00:00"),
+        ("malformed", "no value in column at"),
+    ]
+
+
+def test_event_time_is_the_records_own(trial: Begin) -> None:
+    pipeline = Pipeline("own")
+    ticks = pipeline.stream("ticks", "k long", time="_timestamp")
+    pipeline.view("minutes", ticks.group_by(tumbling("_timestamp", "1 minute")).agg(n="count(*)"))
+    ours = trial(pipeline)
+    ours.feed("ticks", [Event(b'{"k": 1}', time=NOON + timedelta(seconds=second)) for second in (0, 30, 70)], at=NOON)
+    assert [(row["window_start"], row["n"]) for row in ours.rows("minutes")] == [
+        (NOON, 2),
+        (NOON + timedelta(minutes=1), 1),
+    ]
+
+
+def test_a_record_from_the_future_says_its_time_and_what_may_be_wrong_with_it(trial: Begin) -> None:
+    pipeline = Pipeline("far")
+    ticks = pipeline.stream("ticks", "n long", time="timestamp_seconds(n) AS at")
+    pipeline.view("all", ticks)
+    ours = trial(pipeline)
+    millis, later = int(NOON.timestamp() * 1000), int(NOON.timestamp()) + 7200
+    ours.feed("ticks", [Event(b'{"n": %d}' % number) for number in (millis, later)], at=NOON)
+    hint = "; milliseconds that were read as seconds? timestamp_millis(…) AS at"
+    assert [letter["detail"] for letter in ours.rejected("ticks")] == [
+        f"its time is in the year 58054{hint}",
+        "its time is 2026-01-31 14:00:00.000000+00:00",
+    ]
+
+
 def test_a_window_closes_when_time_goes_on(trial: Begin) -> None:
     ours = trial(shop())
     ours.feed("clicks", [click("/", 5)])
@@ -198,7 +245,7 @@ def test_every_verdict_has_its_dead_letter(trial: Begin) -> None:
         (4, "malformed", "no value in column at"),
         (5, "malformed", 'not JSON with the declared columns: {"user": "x", "page": "/"}'),
         (6, "malformed", "no value"),
-        (7, "future", None),
+        (7, "future", f"its time is {NOON + timedelta(hours=3):%Y-%m-%d %H:%M:%S.%f}+00:00"),
     ]
     counts = ours.counts("clicks")
     assert (counts["records"], counts["admitted"], counts["malformed"]) == (8, 1, 4)

@@ -33,6 +33,8 @@ REASONS = ("admitted", "late", "duplicate", "future", "malformed", "heartbeat")
 
 FAILED = "failed: "
 """How the reason begins why a record cannot be used on which an expression failed. It is counted as malformed."""
+_YEAR = 31_556_952 * 1_000_000  # microseconds, on average
+_REACH = 8000 * _YEAR  # from 1970 on
 
 IGNORED = NEVER
 """The time of a heartbeat that is meant for another pipeline."""
@@ -197,7 +199,7 @@ def _rejects(rows: pl.DataFrame, verdicts: Verdicts, refused: npt.NDArray[np.boo
         pl.col(ORIGIN[0]).alias("topic"),
         pl.col(ORIGIN[1]).alias("partition"),
         pl.col(ORIGIN[2]).alias("offset"),
-        (pl.col("_t") if "_t" in rows.columns else pl.lit(None, pl.Int64)).cast(stamp).alias("time"),
+        _writable(pl.col("_t") if "_t" in rows.columns else pl.lit(None, pl.Int64)).cast(stamp).alias("time"),
         pl.col("_a").cast(stamp).alias("append_time"),
         pl.when(pl.col("_bad").str.starts_with(FAILED).fill_null(False))
         .then(pl.lit("failed"))
@@ -205,8 +207,29 @@ def _rejects(rows: pl.DataFrame, verdicts: Verdicts, refused: npt.NDArray[np.boo
         .alias("reason"),
         pl.when(pl.Series(codes == LATE))
         .then(pl.lit("the watermark was ") + pl.Series(verdicts.met[refused]).cast(stamp).cast(pl.String))
+        .when(pl.Series(codes == FUTURE))
+        .then(_future(rows, stamp))
         .otherwise(pl.col("_bad").str.strip_prefix(FAILED))
         .alias("detail"),
+    )
+
+
+def _writable(micros: pl.Expr) -> pl.Expr:
+    """A time that has four digits of the year, as all that is to read it needs; else null."""
+    return pl.when((micros > -1900 * _YEAR) & (micros < _REACH)).then(micros)
+
+
+def _future(rows: pl.DataFrame, stamp: pl.Datetime) -> pl.Expr:
+    """What is said of a record from the future: its time, and what a time thousands of years ahead may be."""
+    if "_t" not in rows.columns:
+        return pl.lit(None, pl.String)
+    found = pl.coalesce("_t", "_beat")
+    year = (1970 + found // _YEAR).cast(pl.String)
+    far = pl.lit("; milliseconds that were read as seconds? timestamp_millis(…) AS at")
+    return (
+        pl.lit("its time is ")
+        + pl.coalesce(_writable(found).cast(stamp).cast(pl.String), pl.lit("in the year ") + year)
+        + pl.when(found - pl.col("_a") > 1000 * _YEAR).then(far).otherwise(pl.lit(""))
     )
 
 

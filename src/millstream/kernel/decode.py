@@ -162,6 +162,8 @@ def _decoder(feed: Feed, utc: bool) -> FeedDecoder | str:
         dtypes |= {f"{column.name}.{name}" if fields else name: dtype for name, (_, dtype) in known.items()}
     wanted = {each.name: each.expression for each in feed.expressions}
     guards = {each.name: each.guard for each in feed.expressions if each.guard}
+    if source.time is not None and source.time.said:
+        wanted["_t"] = f"unix_micros({source.time.said})"
     if source.sequence is not None:
         wanted["_who"] = f"cast(({source.sequence.producer}) AS string)"
         wanted["_nth"] = f"cast(({source.sequence.number}) AS bigint)"
@@ -201,8 +203,11 @@ class FeedDecoder:
         decoder = msgspec.json.Decoder(_record("record", types))
         self._decode, self._decode_lines, self._utc = decoder.decode, decoder.decode_lines, utc
         source = feed.source
-        self._needed = [source.time.column] if source.time else list(source.key) if source.kind == "table" else []
+        self._needed = list(source.key) if source.kind == "table" else []
         self.used = {name for made in compiled.values() for name in made.value.meta.root_names()}
+        if source.time is not None and not source.time.said:
+            self.used.add(source.time.column)
+            self._needed = [source.time.column] if source.time.column not in _META else []
 
     def decode(self, partition: int, records: Records) -> tuple[pl.DataFrame, Booleans]:
         """What admission gets of the records that need no Spark; and which ones do."""
@@ -213,7 +218,7 @@ class FeedDecoder:
         fixed: dict[str, Any] = {
             "_o": pl.col("_offset"),
             "_a": pl.col("_append_time").dt.epoch("us"),
-            "_t": pl.col(time.column).dt.epoch("us") if time else None,
+            "_t": pl.col(time.column).dt.epoch("us") if time and not time.said else None,
             "_bad": pl.lit(None, pl.String),
             "_beat": pl.lit(None, pl.Int64),
             "_deleted": pl.lit(False),
@@ -222,6 +227,8 @@ class FeedDecoder:
         used = [name for name in COLUMNS if is_used(self.feed, name)]
         wanted = [*used, *(each.name for each in self.feed.expressions)]
         doubts = [made.unsure.fill_null(False) for made in self.compiled.values() if made.unsure is not None]
+        if time and time.said:
+            doubts.append(self.compiled["_t"].value.is_null())
         values = (fixed[name].alias(name) for name in wanted)
         frame = select_once(base, *values, pl.any_horizontal(_DOUBT, *doubts).alias(_DOUBT))
         unsure = frame.get_column(_DOUBT).to_numpy()

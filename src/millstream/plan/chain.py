@@ -272,7 +272,10 @@ class _Builder:
         match node:
             case Source():
                 maker = self._feed(node) if node.kind == "stream" or as_said else self._changelog(node)
-                return _Rows(maker, {name: expression.quote(name) for name in (*output_columns(node), *META_COLUMNS)})
+                columns = {name: expression.quote(name) for name in (*output_columns(node), *META_COLUMNS)}
+                if node.time is not None and node.time.said:
+                    columns[node.time.column] = node.time.said
+                return _Rows(maker, columns)
             case Where():
                 rows = self._rows(node.input, emit, as_said, early)
                 return replace(rows, where=(*rows.where, expression.substitute(node.condition, rows.columns)))

@@ -142,7 +142,9 @@ def kinds_of(node: Node) -> dict[str, Kind]:
     """The columns of a relation, in lower case, of whose type something is known."""
     match node:
         case Source():
-            return {each.name.lower(): _KINDS[kind] for each in node.columns if (kind := each.type.lower()) in _KINDS}
+            return {
+                each.name.lower(): _KINDS[kind] for each in node.all_columns if (kind := each.type.lower()) in _KINDS
+            }
         case Where() | Top() | Deduplicate():
             return kinds_of(node.input)
         case Select():

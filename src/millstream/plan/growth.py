@@ -92,9 +92,11 @@ class _Flows(Words):
             if port.side != side or here is None:
                 continue
             if isinstance(maker, Feed):
-                text = expression.plain_column(self.made(maker, here))
-                time = maker.source.time.column if maker.source.time else ""
-                if text is not None and text.lower() in (time.lower(), *_OWN):
+                made, time = self.made(maker, here), maker.source.time
+                text = expression.plain_column(made)
+                if text is not None and text.lower() in (time.column.lower() if time else "", *_OWN):
+                    return True
+                if time is not None and made == time.said:
                     return True
             elif self.is_endless(maker.number):
                 right = isinstance(maker.spec, specs.JoinSpec) and here.startswith("_r")

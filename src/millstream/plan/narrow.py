@@ -17,6 +17,8 @@ def narrowed(feed: Feed) -> Source:
     """The source with the columns that are decoded, in their order; there is at least one."""
     source = feed.source
     texts = [text for each in feed.expressions for text in (each.expression, each.guard) if text]
+    if source.time is not None and source.time.said:
+        texts.append(source.time.said)
     if source.sequence is not None:
         texts += [source.sequence.producer, source.sequence.number]
     used = {path for text in texts for path in expression.paths(text)}

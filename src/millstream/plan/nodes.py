@@ -68,7 +68,8 @@ class EventTime:
     to ``lateness`` later still is admitted and amends. ``ahead`` is how far an event may be ahead of its append.
     ``idle`` is how long a partition may be silent before it no longer holds the others back. With ``sent``, the time is
     corrected by the device's own clock error: occurred + (received − sent); ``received`` is the append unless named, and a
-    correction beyond ``wild`` is counted.
+    correction beyond ``wild`` is counted. ``said`` is the expression that gives the time, under the name ``column``, where that is no
+    column of the record.
     """
 
     column: str
@@ -80,6 +81,7 @@ class EventTime:
     sent: str | None = None
     received: str | None = None
     wild: timedelta = timedelta(days=1)
+    said: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,13 @@ class Source:
     failed: Policy = "dead letter"
     """What happens to a record on which an expression fails: it alone is rejected, or it stops the pipeline."""
     place: Place = field(default=NOWHERE, compare=False)
+
+    @property
+    def all_columns(self) -> tuple[Column, ...]:
+        """Its columns, with the one that is computed: its time, where an expression says it."""
+        if self.time is None or not self.time.said:
+            return self.columns
+        return (*self.columns, Column(self.time.column, "timestamp"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,7 +373,7 @@ def output_columns(node: Node) -> tuple[str, ...]:
     """The names of a relation's columns, in order."""
     match node:
         case Source():
-            return tuple(column.name for column in node.columns)
+            return tuple(column.name for column in node.all_columns)
         case Where():
             return output_columns(node.input)
         case Select():

@@ -321,7 +321,7 @@ def _lines(node: Node) -> list[str]:
     """One line for each node, the source first."""
     match node:
         case Source():
-            columns = ", ".join(f"{column.name} {column.type}" for column in node.columns)
+            columns = ", ".join(f"{column.name} {column.type}" for column in node.all_columns)
             key = f" key {', '.join(node.key)}" if node.key else ""
             return [f"{node.kind} {node.name} ({columns}){key}"]
         case Where():

@@ -16,13 +16,16 @@ from millstream.plan import expression
 from millstream.plan.fingerprint import canonical_json
 from millstream.plan.nodes import META_COLUMNS, Column, EventTime, Late, Source
 from millstream.plan.nodes import Sequence as Numbering
-from millstream.plan.schema import format_duration, is_timestamp, parse_duration
+from millstream.plan.schema import format_duration, is_timestamp, parse_columns, parse_duration
 
 Codec: TypeAlias = str | Json | Text | Avro | Mapping[str, Any]
 Duration: TypeAlias = str | timedelta
 
 APPEND_TIME = "_append_time"
 """Processing time: when the log took a record. A stream whose time this is has windows by it, and they replay."""
+
+TIMESTAMP = "_timestamp"
+"""The record's own time, as its producer gave it to the log."""
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")  # what both logs accept
 
@@ -60,7 +63,10 @@ def _timestamp(name: str, columns: Sequence[Column], what: str) -> str:
     (found,) = existing(name, columns, what)
     column = next(column for column in columns if column.name == found)
     if not is_timestamp(column):
-        raise PlanError(f"{what}: expected a column of type timestamp; found {found} {column.type}")
+        raise PlanError(
+            f"{what}: expected a column of type timestamp; found {found} {column.type}",
+            hint=f'a number: time="timestamp_millis({found}) AS at", or timestamp_seconds, timestamp_micros',
+        )
     return found
 
 
@@ -83,12 +89,13 @@ def event_time_of(
             f'{what}: late="correct" and a lateness above zero belong together; found {found}',
             hint='late="correct", lateness="10 minutes" admits what is up to that much later still, and amends',
         )
-    if clock and time == APPEND_TIME:
-        raise PlanError(f"{what}: clock corrects the time that a device says, and {APPEND_TIME} is the log's own")
+    column, said = _time_of(time, columns, what)
+    if clock and (said or column in (APPEND_TIME, TIMESTAMP)):
+        raise PlanError(f"{what}: clock corrects a column, the time that a device says; found {time}")
     sent = _timestamp(clock.sent, columns, f"{what}: clock, sent") if clock else None
     received = _timestamp(clock.received, columns, f"{what}: clock, received") if clock and clock.received else None
     return EventTime(
-        time if time == APPEND_TIME else _timestamp(time, columns, f"{what}: time"),
+        column,
         written.delay,
         written.lateness,
         written.late,
@@ -97,7 +104,23 @@ def event_time_of(
         sent,
         received,
         parse_duration(clock.wild if clock else timedelta(days=1)),
+        said,
     )
+
+
+def _time_of(time: str, columns: tuple[Column, ...], what: str) -> tuple[str, str]:
+    """The name of the time, and the expression that gives it where it is no column of the record."""
+    declared = {column.name.lower() for column in columns}
+    if time in (APPEND_TIME, TIMESTAMP):
+        return time, ""
+    if not isinstance(time, str) or time.lower() in declared or re.fullmatch(r"\w*", time):
+        return _timestamp(time, columns, f"{what}: time"), ""
+    named = expression.parse_named(time)
+    expression.check(named.expression, (*(column.name for column in columns), *META_COLUMNS), f"{what}: time")
+    if named.name.lower() in declared:
+        raise PlanError(f"{what}: time: there is a column {named.name} already", hint="give the time a name of its own")
+    parse_columns(f"{expression.quote(named.name)} timestamp")
+    return named.name, named.expression
 
 
 def numbering(sequence: tuple[str, str] | None, columns: tuple[Column, ...], what: str) -> Numbering | None:
@@ -177,7 +200,7 @@ def describe_source(source: Source) -> dict[str, Any]:
         described["time"] = {
             each.name: format_duration(value) if isinstance(value, timedelta) else value
             for each in fields(source.time)
-            if (value := getattr(source.time, each.name)) is not None
+            if (value := getattr(source.time, each.name)) not in (None, "")
         }
     if source.failed != "dead letter":
         described["failed"] = source.failed

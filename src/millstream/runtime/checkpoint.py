@@ -10,11 +10,11 @@ import itertools
 import os
 import uuid
 from collections.abc import Collection, Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 
 import msgspec
-from pyspark import __version__ as spark_version
 
 from millstream.address import parse_address
 from millstream.errors import CheckpointMismatch, ConfigError
@@ -24,6 +24,7 @@ from millstream.plan.layout import difference, kernels, layout
 from millstream.runtime.planned import newest_finished, sync
 from millstream.sink import Entry
 
+spark_version = version("pyspark")
 FORMAT = 2
 """Since 2 kernels are numbered by the names of views, and the layout of the chain is kept."""
 BATCH = "batch-"

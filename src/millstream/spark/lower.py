@@ -17,9 +17,10 @@ from millstream.kernel.admit import FAILED, IGNORED
 from millstream.kernel.host import Host, column_of, is_used
 from millstream.kernel.state import FOREVER
 from millstream.log.heartbeat import heartbeat_sql
+from millstream.plan import expression
 from millstream.plan.chain import Asked, Chain, Feed, micros
 from millstream.plan.narrow import narrowed
-from millstream.plan.nodes import META_COLUMNS, Source
+from millstream.plan.nodes import META_COLUMNS, EventTime, Source
 from millstream.spark import stateful
 from millstream.spark.attempt import tried
 from millstream.spark.shortcut import CHUNK
@@ -104,6 +105,8 @@ def _decode_feed(frame: DataFrame, feed: Feed, made: list[str], chain: Chain) ->
     flat = [f"{_column(source, name.name)} AS `{name.name}`" for name in source.columns]
     frame = frame.selectExpr(*kept, f"CASE WHEN {mine} THEN {_unusable(source)} END AS _why", *flat)
     usable = f"{mine} AND _why IS NULL"
+    if source.time is not None and source.time.said:
+        usable += f" AND {_time(source.time)} IS NOT NULL"
     values = {column_of(feed, each.name): f"CASE WHEN {usable} THEN {_guarded(each)} END" for each in feed.expressions}
     if source.sequence is not None:
         values["_who"] = f"CASE WHEN {usable} THEN cast(({source.sequence.producer}) AS string) END"
@@ -120,7 +123,7 @@ def _decode_feed(frame: DataFrame, feed: Feed, made: list[str], chain: Chain) ->
         "_deleted": f"CASE WHEN {mine} THEN _value IS NULL ELSE _deleted END" if source.kind == "table" else "_deleted",
     }
     if source.time is not None:
-        judged["_t"] = f"CASE WHEN {usable} THEN unix_micros(`{source.time.column}`) ELSE _t END"
+        judged["_t"] = f"CASE WHEN {usable} THEN unix_micros({_time(source.time)}) ELSE _t END"
         if source.time.sent is not None:
             received = f"`{source.time.received}`" if source.time.received else "_append_time"
             off = f"abs(unix_micros({received}) - unix_micros(`{source.time.sent}`)) > {micros(source.time.wild)}"
@@ -220,10 +223,27 @@ def _undecoded(source: Source) -> str:
     return f"CASE WHEN {failed} THEN concat({_text(f'not {declared}: ')}, {shown}) END"
 
 
+def _time(time: EventTime) -> str:
+    """A stream's time; null where a number is beyond all times: such a record is malformed, and stops nothing."""
+    if not time.said:
+        return f"`{time.column}`"
+    match expression.call_of(time.said, "time"):
+        case "timestamp_millis", (number,):
+            return f"timestamp_micros(try_multiply(try_cast(({number}) AS bigint), 1000L))"
+        case "timestamp_seconds", (number,):
+            return f"timestamp_micros(try_cast(try_cast(({number}) AS decimal(20, 6)) * 1000000 AS bigint))"
+        case _:
+            return f"({time.said})"
+
+
 def _complete(source: Source) -> str:
     """Why a record cannot be used: it does not decode, or lacks what it is placed by."""
-    needed = [source.time.column] if source.time else list(source.key) if source.kind == "table" else []
-    lacking = " ".join(f"WHEN `{name}` IS NULL THEN {_text(f'no value in column {name}')}" for name in needed)
+    needed = {name: f"`{name}`" for name in source.key} if source.kind == "table" else {}
+    if source.time is not None:
+        needed = {source.time.column: _time(source.time)}
+    lacking = " ".join(
+        f"WHEN {value} IS NULL THEN {_text(f'no value in column {name}')}" for name, value in needed.items()
+    )
     return _first("_why", f"CASE {lacking} END" if lacking else "")
 
 

@@ -19,8 +19,15 @@ class Key(NamedTuple):
     place: Place
 
 
+class Computed(NamedTuple):
+    """A column that is computed: ``at AS timestamp_millis(ms)``."""
+
+    text: str
+    place: Place
+
+
 class Time(NamedTuple):
-    """A WATERMARK: the column that is the event's time, and how far it may be behind."""
+    """A WATERMARK: the column that is the event's time, or an expression and its name, and how far it may be behind."""
 
     column: str
     delay: timedelta
@@ -32,6 +39,7 @@ def read_columns(reader: Reader, kind: str, name: str) -> tuple[str, Key | None,
     texts: list[str] = []
     keys: list[Key] = []
     times: list[Time] = []
+    computed: dict[str, Computed] = {}
     for item in reader.items():
         place = item.place
         if item.skip("PRIMARY KEY"):
@@ -39,6 +47,9 @@ def read_columns(reader: Reader, kind: str, name: str) -> tuple[str, Key | None,
             item.finish()
         elif item.skip("WATERMARK", "FOR"):
             times.append(_watermark(item, place))
+        elif item.word(1) == "AS":
+            column = item.name("a column's name")
+            computed[column.lower()] = Computed(item.statement.between(item.index + 1, item.end), place)
         else:
             if item.statement.word(item.end - 1) == "PRIMARY KEY":
                 item.end -= 1
@@ -51,7 +62,15 @@ def read_columns(reader: Reader, kind: str, name: str) -> tuple[str, Key | None,
         if len(several) > 1:
             hint = "of several columns: PRIMARY KEY (a, b)" if what == "PRIMARY KEY" else ""
             raise PlanError(f"{several[1].place}: {kind} {name}: expected one {what}; found another", hint=hint)
-    return ", ".join(texts), keys[0] if keys else None, times[0] if times else None
+    time = times[0] if times else None
+    for column, made in computed.items():
+        if time is None or column != time.column.lower() or len(computed) > 1:
+            raise PlanError(
+                f"{made.place}: {kind} {name}: only the event time is computed among the columns; found {column}",
+                hint="WATERMARK FOR the column makes it the event time; compute others in a SELECT",
+            )
+        time = time._replace(column=f"{made.text} AS `{time.column}`")
+    return ", ".join(texts), keys[0] if keys else None, time
 
 
 def _watermark(item: Reader, place: Place) -> Time:

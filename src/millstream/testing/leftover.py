@@ -21,6 +21,7 @@ from millstream.event import Record
 from millstream.kernel.admit import beat_of
 from millstream.kernel.decode import FeedDecoder, Records
 from millstream.log.heartbeat import read_heartbeat
+from millstream.plan import expression
 from millstream.plan.narrow import narrowed
 from millstream.plan.nodes import Source
 from millstream.plan.schema import fields_of
@@ -83,7 +84,7 @@ def _sort(decoder: FeedDecoder, pipeline: str, partition: int, record: Record, f
         lacking = [name for name in _needed(source) if value.get(name) is None]
         if not lacking or not _decodes(decoder, partition, record, _anything(source, lacking)):
             raise _only_spark(source, record)
-        bad = f"no value in column {lacking[0]}"
+        bad = f"no value in column {source.time.column if source.time else lacking[0]}"
     found.others.append(_other(source, record, deleted, bad=bad))
 
 
@@ -194,7 +195,12 @@ def _plain(text: str, kind: str) -> str | int:
 
 
 def _needed(source: Source) -> tuple[str, ...]:
-    return (source.time.column,) if source.time is not None else source.key if source.kind == "table" else ()
+    if source.time is None:
+        return source.key if source.kind == "table" else ()
+    if not source.time.said:
+        return (source.time.column,)
+    names = {column.name.lower(): column.name for column in source.columns}
+    return tuple(names[path[0]] for path in expression.paths(source.time.said) if path[0] in names)
 
 
 def _anything(source: Source, names: Sequence[str]) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from millstream.event import Event, to_millis
 from millstream.failpoint import armed
 from millstream.load import load_pipeline
 from millstream.pipeline import Pipeline
+from millstream.plan import expression
 from millstream.plan.chain import Output
 from millstream.plan.nodes import Source, source_of
 from millstream.plan.schema import parse_duration
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_UNITS = {"timestamp_seconds": 1_000_000, "timestamp_millis": 1000, "timestamp_micros": 1}
 _MOST = 1_000_000
 
 Row = Mapping[str, Any]
@@ -272,9 +274,19 @@ def _event_time(source: Source, row: Row | bytes | str | Event) -> datetime | No
     try:
         value = row.value if isinstance(row, Event) else row
         found = msgspec.json.decode(value) if isinstance(value, bytes | str) else value
+        if source.time is not None and source.time.said:
+            return _from_epoch(source.time.said, found)
         return _time(found[source.time.column])  # type: ignore[index,union-attr]
-    except (AttributeError, KeyError, TypeError, ValueError):
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
         return None
+
+
+def _from_epoch(said: str, row: Any) -> datetime | None:
+    """The time that a number of a row means, where the time is just that."""
+    call = expression.call_of(said, "time")
+    if call is None or call[0] not in _UNITS or (column := expression.plain_column(call[1][0])) is None:
+        return None
+    return _EPOCH + timedelta(microseconds=row[column] * _UNITS[call[0]])
 
 
 def _time(value: str | datetime) -> datetime:
