@@ -67,12 +67,12 @@ class Shop:
         for name, value in chosen.items():
             object.__setattr__(self, name, value)
 
-    def pipeline(self, name: str, folder: Path, log: str) -> Pipeline:
+    def pipeline(self, name: str, folder: Path, log: str, to: str = "") -> Pipeline:
         """The definition, under a name with a store and a checkpoint of its own."""
         made = Pipeline(
             name,
             log=log,
-            to=f"sqlite:{folder / name}.db",
+            to=to or f"sqlite:{folder / name}.db",
             checkpoint=str(folder / f"{name}.check"),
             buckets=self.buckets,
         )
