@@ -21,8 +21,10 @@ unless ``--debug``.
     ├── ViewError             where views are kept
     │   ├── UnknownView
     │   └── ViewStoreUnavailable  a file or database of views that cannot be opened or written
+    │       └── ViewStoreFailed   the disk failed under it
     ├── SinkError             something about a place to which changes are sent
     │   ├── SinkUnavailable   it cannot be reached; a retry may work
+    │   ├── SinkForgot        it lacks what it has acknowledged
     │   └── RowRefused        a row that it does not take
     └── LogError              the event log
         ├── UnknownTopic
@@ -31,6 +33,7 @@ unless ``--debug``.
         ├── BadName           a topic, group or producer name that no engine accepts
         ├── BadEvent          an event that cannot be appended: too large, no key where one is needed
         ├── LogUnavailable    a broker that does not answer, a file that cannot be opened
+        │   └── LogFailed     the disk failed under it
         ├── NotAllowed        the log does not let this user do it
         ├── LogFull           the disk under the log is full; nothing of the batch was kept
         ├── LogCorrupt        bytes that are not what was written
@@ -117,12 +120,20 @@ class ViewStoreUnavailable(ViewError):
     """A file or database of views that cannot be opened or written; a retry may work."""
 
 
+class ViewStoreFailed(ViewStoreUnavailable):
+    """The disk failed under an open file of views: it must be opened again, and waiting helps nothing."""
+
+
 class SinkError(MillstreamError):
     """Something about a place to which the changes of a view are sent."""
 
 
 class SinkUnavailable(SinkError):
     """A sink that cannot be reached; a retry may work."""
+
+
+class SinkForgot(SinkError):
+    """A sink lacks what it has acknowledged, and nobody can give it again."""
 
 
 class RowRefused(SinkError):
@@ -159,6 +170,10 @@ class LogUnavailable(LogError):
 
 class NotAllowed(LogError):
     """The log answers, and does not let this user do it; a retry will not work."""
+
+
+class LogFailed(LogUnavailable):
+    """The disk failed under an open log: it must be opened again, and waiting helps nothing."""
 
 
 class LogFull(LogError):

@@ -7,7 +7,7 @@ import uuid
 from pathlib import Path
 
 from millstream.database import Database, Db, Form, Words
-from millstream.errors import BadEvent, LogCorrupt, LogFull, LogUnavailable, NewerFormat, NotALog
+from millstream.errors import BadEvent, LogCorrupt, LogFailed, LogFull, LogUnavailable, NewerFormat, NotALog
 from millstream.log.contract import Bounds
 
 FORMAT = 1
@@ -65,7 +65,7 @@ LOG_FILE = Form(
         "missing": Words(
             LogUnavailable, "no log at {where}", "`millstream --log sqlite:{where} topics create NAME` makes one"
         ),
-        "closed": Words(LogUnavailable, "{where}: the log is closed{why}"),
+        "closed": Words(LogFailed, "{where}: the log is closed{why}", "open it again"),
         "full": Words(
             LogFull,
             "{where}: no room on the disk; the batch was not kept, everything acknowledged is",
@@ -83,7 +83,7 @@ LOG_FILE = Form(
             "restore the file from a backup, or replay its source into a new log",
         ),
         "failed": Words(
-            LogUnavailable,
+            LogFailed,
             "{where}: {why}; whether the last batch was kept is unknown",
             "check the disk, open the log again, and repeat with the same producer and sequence",
         ),

@@ -48,7 +48,14 @@ class CallOutlet(Outlet):
         found = zip(rows.drop(WEIGHT, strict=False).to_dicts(), weights, strict=True)
         return Packed([*found, *((row, -1) for row in parcel.gone.to_dicts())], [])
 
-    def send(self, payload: list[tuple[dict[str, Any], int]], sequence: int, *, marked: bool) -> list[Refusal]:  # noqa: ARG002
+    def send(
+        self,
+        payload: list[tuple[dict[str, Any], int]],
+        sequence: int,
+        *,
+        marked: bool,  # noqa: ARG002
+        after: int | None = None,  # noqa: ARG002
+    ) -> list[Refusal]:
         """Call, again without what is refused until nothing is."""
         changes = [Change(f"{self._producer}/{sequence}/{at}", *change) for at, change in enumerate(payload)]
         refused: list[Refusal] = []

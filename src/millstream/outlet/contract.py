@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Self
 
 import polars as pl
 
+from millstream.errors import SinkForgot
 from millstream.sink.contract import Refusal
 
 
@@ -51,12 +52,16 @@ class Outlet(ABC):
         """Turn rows into what is sent. Reads nothing and sends nothing; the same rows give the same."""
 
     @abstractmethod
-    def send(self, payload: Any, sequence: int, *, marked: bool) -> list[Refusal]:
+    def send(self, payload: Any, sequence: int, *, marked: bool, after: int | None = None) -> list[Refusal]:
         """Send a batch; ``marked``: all of it or nothing, with its number, and nothing if that or a higher one is there.
 
-        Raises an error that says unavailable where a retry may work: it may or may not be there then. Gives the rows that
+        ``after`` is the number that was acknowledged last: SinkForgot, and nothing sent, if a lower one is there. Raises an error that says unavailable where a retry may work: it may or may not be there then. Gives the rows that
         were refused only now.
         """
+
+    def anew(self) -> bool:
+        """Make ready for a whole view, after something was forgotten; whether nothing that is no more can stay then."""
+        return self.last() is None
 
     @abstractmethod
     def close(self) -> None:
@@ -67,3 +72,12 @@ class Outlet(ABC):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
+
+
+def check_remembered(where: str, known: int | None, after: int | None) -> None:
+    """SinkForgot if a lower number is there than was acknowledged."""
+    if after is not None and (known is None or known < after):
+        raise SinkForgot(
+            f"{where} has forgotten what it acknowledged: expected batch number {after}, found {known or 'none'}",
+            hint="it was flushed, deleted, or restored from an older copy",
+        )

@@ -13,6 +13,7 @@ import fcntl
 import json
 import os
 import re
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -21,10 +22,11 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
+from millstream.durable import replace_file, sync
 from millstream.errors import ConfigError, SinkUnavailable
 from millstream.failpoint import failpoint
 from millstream.outlet import text
-from millstream.outlet.contract import Outlet, Packed, Parcel
+from millstream.outlet.contract import Outlet, Packed, Parcel, check_remembered
 from millstream.sink.contract import WEIGHT, Refusal
 
 FORMATS = ("parquet", "json")
@@ -40,6 +42,8 @@ class FileOutlet(Outlet):
         if kind not in FORMATS:
             raise ConfigError(f"files: found format={kind}, expected {' or '.join(FORMATS)}")
         self._folder, self._kind, self._partition = folder, kind, partition
+        self._me = uuid.uuid4().bytes
+        self._known: int | None = None
         with _ours(folder):
             (folder / _MANIFEST).mkdir(parents=True, exist_ok=True)
 
@@ -68,32 +72,52 @@ class FileOutlet(Outlet):
                 made[folder] = pl.concat([text.documents(came), text.documents(went)])
         return Packed(made, refused)
 
-    def send(self, payload: Any, sequence: int, *, marked: bool) -> list[Refusal]:  # noqa: ARG002
+    def send(
+        self,
+        payload: Any,
+        sequence: int,
+        *,
+        marked: bool,  # noqa: ARG002
+        after: int | None = None,
+    ) -> list[Refusal]:
         """Write the files, then their entry; a number costs nothing here, so it always counts."""
         if not payload:
             return []
         with _ours(self._folder), _locked(self._folder / _MANIFEST):
-            known = self.last()
+            known = self._newest()
+            check_remembered(f"files in {self._folder}", known, after)
             if known is not None and sequence <= known:
                 return []
             names = [f"{folder}{sequence:020d}.{self._kind}" for folder in payload]
             for name, content in zip(names, payload.values(), strict=True):
                 _make(self._folder, (self._folder / name).parent)
-                _write(self._folder / name, partial(self._fill, content=content))
+                replace_file(self._folder / name, partial(self._fill, content=content))
                 failpoint("outlet.files.written")
             said = {"files": names} if self._partition else {"file": names[0]}
             entry = json.dumps({**said, "rows": sum(map(len, payload.values()))}).encode()
-            _write(self._folder / _MANIFEST / f"{sequence:020d}.json", lambda path: path.write_bytes(entry))
+            replace_file(self._entry(sequence), entry)
+            self._known = sequence
         return []
 
     def close(self) -> None:
         """Nothing is held open."""
 
+    def _newest(self) -> int | None:
+        """What :meth:`last` gives, under the lock; without listing the manifest if nobody else has written since."""
+        writer, known = self._folder / _MANIFEST / ".writer", self._known
+        if known is not None and writer.exists() and writer.read_bytes() == self._me and self._entry(known).exists():
+            return known
+        writer.write_bytes(self._me)
+        return self.last()
+
+    def _entry(self, sequence: int) -> Path:
+        return self._folder / _MANIFEST / f"{sequence:020d}.json"
+
     def _fill(self, path: Path, content: Any) -> None:
         if self._kind == "parquet":
             content.write_parquet(path)
         else:
-            path.write_text("".join(f"{document}\n" for document in content))
+            path.write_bytes("".join(f"{document}\n" for document in content).encode())
 
 
 def committed_files(folder: str | Path) -> list[Path]:
@@ -146,25 +170,7 @@ def _make(top: Path, folder: Path) -> None:
     missing = [each for each in (folder, *folder.parents) if each != top and top in each.parents and not each.exists()]
     for each in reversed(missing):
         each.mkdir(exist_ok=True)
-        _sync(each.parent)
-
-
-def _write(path: Path, fill: Any) -> None:
-    """Make a file whole: it is on the disk before it has its name."""
-    fresh = path.with_name(f".{path.name}.new")
-    fill(fresh)
-    for each in (fresh, path.parent):
-        if each == path.parent:
-            fresh.rename(path)
-        _sync(each)
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        sync(each.parent)
 
 
 @contextmanager

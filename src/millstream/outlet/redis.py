@@ -1,7 +1,7 @@
 """Redis as an outlet: a view is one hash, a field for each key; one script a batch, with the batch's number inside.
 
 The script checks the number, writes and removes, and sets the number: Redis runs it whole before anything else. What Redis
-forgets when it crashes (``appendfsync everysec`` loses a second) it forgets together with the number.
+forgets when it crashes (``appendfsync everysec`` loses a second) it forgets together with the number, and the next batch finds out.
 """
 
 from __future__ import annotations
@@ -13,20 +13,21 @@ from typing import Any
 from millstream.address import parse_redis
 from millstream.errors import ConfigError, MachineError, SinkError, SinkUnavailable
 from millstream.outlet import text
-from millstream.outlet.contract import Outlet, Packed, Parcel
+from millstream.outlet.contract import Outlet, Packed, Parcel, check_remembered
 from millstream.sink.contract import Refusal
 
 _TIMEOUT = 30.0
 
 _SCRIPT = """
 local hash, mark = KEYS[1], KEYS[2]
-local sequence, pairs = ARGV[1], tonumber(ARGV[2])
+local sequence, after, pairs = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local known = redis.call('GET', mark)
+if after ~= '' and tonumber(known or '-1') < tonumber(after) then return -1 end
 if sequence ~= '' and known and tonumber(known) >= tonumber(sequence) then return 0 end
-for first = 3, 2 + pairs, 2000 do
-  redis.call('HSET', hash, unpack(ARGV, first, math.min(first + 1999, 2 + pairs)))
+for first = 4, 3 + pairs, 2000 do
+  redis.call('HSET', hash, unpack(ARGV, first, math.min(first + 1999, 3 + pairs)))
 end
-for first = 3 + pairs, #ARGV, 2000 do
+for first = 4 + pairs, #ARGV, 2000 do
   redis.call('HDEL', hash, unpack(ARGV, first, math.min(first + 1999, #ARGV)))
 end
 if sequence ~= '' then redis.call('SET', mark, sequence) end
@@ -67,14 +68,24 @@ class RedisOutlet(Outlet):
         pairs = [each for pair in zip(fields, values, strict=True) for each in pair]
         return Packed((pairs, text.documents(parcel.gone).to_list()), refused)
 
-    def send(self, payload: tuple[list[str], list[str]], sequence: int, *, marked: bool) -> list[Refusal]:
+    def send(
+        self, payload: tuple[list[str], list[str]], sequence: int, *, marked: bool, after: int | None = None
+    ) -> list[Refusal]:
         """Run the script."""
         pairs, gone = payload
         if pairs or gone:
             with self._ours():
-                number = sequence if marked else ""
-                self._script(keys=[self._hash, self._mark], args=[number, len(pairs), *pairs, *gone])
+                numbers = [sequence if marked else "", "" if after is None else after]
+                done = self._script(keys=[self._hash, self._mark], args=[*numbers, len(pairs), *pairs, *gone])
+            if done == -1:
+                check_remembered(f"Redis at {self._where}", self.last(), after)
         return []
+
+    def anew(self) -> bool:
+        """Remove the hash: nothing of it is anyone else's."""
+        with self._ours():
+            self._client.unlink(self._hash)
+        return True
 
     def close(self) -> None:
         """Close the connections."""

@@ -13,7 +13,7 @@ from millstream.errors import UnknownTopic
 from millstream.event import Event
 from millstream.log.contract import Log, TopicSettings
 from millstream.outlet import text
-from millstream.outlet.contract import Outlet, Packed, Parcel
+from millstream.outlet.contract import Outlet, Packed, Parcel, check_remembered
 from millstream.sink.contract import Refusal
 
 _ROOM = 100
@@ -50,14 +50,21 @@ class TopicOutlet(Outlet):
         events += [Event(None, key) for key in _bytes(text.documents(parcel.gone))]
         return Packed(events, refused)
 
-    def send(self, payload: list[Event], sequence: int, *, marked: bool) -> list[Refusal]:
+    def send(self, payload: list[Event], sequence: int, *, marked: bool, after: int | None = None) -> list[Refusal]:
         """Append, in one transaction."""
         if payload:
+            if after is not None:
+                check_remembered(f"topic {self._topic}", self.last(), after)
             if marked:
                 self._log.append(self._topic, payload, producer=self._producer, sequence=sequence, own=True)
             else:
                 self._log.append(self._topic, payload, own=True)
         return []
+
+    def anew(self) -> bool:
+        """Whether the topic is empty, or only its number is gone and new rows replace those that are there."""
+        empty = all(bound.end == 0 for bound in self._log.bounds(self._topic).values())
+        return self.last() is None and (empty or bool(self._key))
 
     def close(self) -> None:
         """Close the log."""

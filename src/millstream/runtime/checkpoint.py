@@ -7,7 +7,6 @@ checkpoint that is gone while the ledger is there, or the other way round, is an
 from __future__ import annotations
 
 import itertools
-import os
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from importlib.metadata import version
@@ -17,11 +16,12 @@ from tempfile import NamedTemporaryFile
 import msgspec
 
 from millstream.address import parse_address
+from millstream.durable import replace_file
 from millstream.errors import CheckpointMismatch, ConfigError
 from millstream.pipeline import Pipeline
 from millstream.plan.chain import Chain
 from millstream.plan.layout import difference, kernels, layout
-from millstream.runtime.planned import newest_finished, sync
+from millstream.runtime.planned import newest_finished
 from millstream.sink import Entry
 
 spark_version = version("pyspark")
@@ -230,7 +230,7 @@ def write_watermarks(folder: Path, found: Mapping[str, Mapping[int, int]]) -> No
     """Tell the source how far each partition's time has come."""
     with NamedTemporaryFile(dir=folder, delete=False) as file:  # for its owner alone, as the source wants it
         file.write(msgspec.json.encode(found))
-    os.rename(file.name, watermarks_of(folder))
+    Path(file.name).rename(watermarks_of(folder))
 
 
 def identity_of(folder: Path) -> Path:
@@ -272,10 +272,4 @@ def _make(
 
 def _write(path: Path, made: Checkpoint) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_suffix(".new")
-    with fresh.open("wb") as file:
-        file.write(msgspec.json.encode(made))
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.rename(path)
-    sync(path.parent)
+    replace_file(path, msgspec.json.encode(made))

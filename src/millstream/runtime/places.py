@@ -70,7 +70,7 @@ def clear_outlets(
     for name, found in stored.items():
         view = pipeline.views[pipeline.sinks[name].view]
         if found is None and view.key and ran:
-            _refuse_unknown(pipeline.sinks[name], outlets[name], folder)
+            _refuse_unknown(pipeline.sinks[name], outlets[name], folder, patience)
     for name, found in stored.items():
         if found is not None:
             target, rows = found
@@ -86,10 +86,11 @@ def _stored(view: View) -> tuple[Target, pa.Table] | None:
     return None
 
 
-def _refuse_unknown(wanted: Outgoing, outlet: Outlet, folder: Path) -> None:
+def _refuse_unknown(wanted: Outgoing, outlet: Outlet, folder: Path, patience: Patience) -> None:
     """Refuse to compute a view with a key anew for a sink that has rows of it, when nobody knows which."""
     # A sink that keeps no numbers was sent something, for all we know, if it was met.
-    if outlet.last() is None and (wanted.mode == "exactly once" or not sent_before(folder, wanted.name)):
+    last = patience.call(f"sink {wanted.name}", outlet.last)
+    if last is None and (wanted.mode == "exactly once" or not sent_before(folder, wanted.name)):
         return
     raise PipelineError(
         f"sink {wanted.name} to {wanted.where}: which rows of view {wanted.view} it has is not known, because they were kept"

@@ -8,11 +8,11 @@ one. Nothing else of the folder needs it: a folder that lacks more does not fit 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from millstream.durable import sync
 from millstream.errors import CheckpointMismatch
 from millstream.sink import Entry
 
@@ -112,15 +112,6 @@ def drop_too_large(
     for path in (folder / "offsets" / str(planned), folder / "offsets" / f".{planned}.crc"):
         path.unlink(missing_ok=True)
     return True
-
-
-def sync(path: Path) -> None:
-    """Let a file, or the names in a folder, outlive a power cut."""
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _as_text(offsets: Mapping[str, Mapping[int, int]]) -> Offsets:

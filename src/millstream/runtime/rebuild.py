@@ -20,7 +20,7 @@ from millstream.runtime.checkpoint import folder_for, folder_of, read_checkpoint
 from millstream.runtime.delivery import Position
 from millstream.runtime.places import claimed, exchange, open_outlets, refuse_beside
 from millstream.runtime.run import Progress, run
-from millstream.runtime.sending import epoch_after
+from millstream.runtime.sending import IMPATIENT, epoch_after
 from millstream.runtime.topics import check_past
 from millstream.sink import Sink
 from millstream.sink.beside import NEXT, OLD
@@ -87,7 +87,7 @@ def _exchange(
                 hint="`millstream rebuild` makes one, and keeps the one before it",
             )
         fence = max(fence for _, fence in sinks.values())
-        renumber(folder_for(folder_of(pipeline), last), epoch_after(fence, list(outlets.values())))
+        renumber(folder_for(folder_of(pipeline), last), epoch_after(fence, outlets, IMPATIENT))
         exchange(pipeline.name, stores, coming, going)
         _tidy(pipeline, stores)
 

@@ -197,7 +197,7 @@ class _Run:
             if not self.options.beside:
                 finish_exchange(self.pipeline.name, {address: sink for address, (sink, _) in sinks.items()})
                 outlets = open_outlets(stack, self.pipeline, self.patience)
-            epoch = epoch_after(next(iter(sinks.values()))[1], list(outlets.values()))
+            epoch = epoch_after(next(iter(sinks.values()))[1], outlets, self.patience)
             lasts = {address: sink.last(self.pipeline.name) for address, (sink, _) in sinks.items()}
             folder = folder_for(folder_of(self.pipeline), next(filter(None, lasts.values()), None))
             if self.options.beside and not any(lasts.values()):

@@ -8,24 +8,36 @@ batch at hand, and the log waits.
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 import polars as pl
 import pyarrow as pa
 
-from millstream.errors import CheckpointMismatch, LogUnavailable, RowRefused, SinkUnavailable, ViewStoreUnavailable
+from millstream.durable import replace_file
+from millstream.errors import (
+    CheckpointMismatch,
+    LogFailed,
+    LogUnavailable,
+    RowRefused,
+    SinkForgot,
+    SinkUnavailable,
+    ViewStoreFailed,
+    ViewStoreUnavailable,
+)
 from millstream.failpoint import failpoint
 from millstream.outlet import Outlet, Parcel
+from millstream.outlet.contract import check_remembered
 from millstream.plan.outgoing import Outgoing
 from millstream.sink.contract import REJECTS, WEIGHT, Refusal, Target
 from millstream.sink.net import net_by_key, net_by_row, one_zero
 
 UNAVAILABLE = (LogUnavailable, SinkUnavailable, ViewStoreUnavailable)
+FAILED = (LogFailed, ViewStoreFailed)
+"""What is closed for good, until a new process opens it again: waiting for it would never end."""
 _FIRST, _LONGEST = 0.2, 30.0
 _EPOCH = 32
 """Bits of a number that count batches; those above count checkpoints, so that a new one begins above all that was sent."""
@@ -37,7 +49,7 @@ class Patience:
     """Calls something until it is available, or someone asks to stop; for at most so many seconds, if that is said."""
 
     def __init__(self, stop: threading.Event, say: Callable[[str], None], most: float | None = None) -> None:
-        self._stop, self._say, self._most = stop, say, most
+        self._stop, self.say, self._most = stop, say, most
 
     def call(self, what: str, function: Callable[[], T]) -> T:
         """What the function gives; the last error if there is no more time."""
@@ -47,12 +59,13 @@ class Patience:
             try:
                 given = function()
                 if waited:
-                    self._say("")
+                    self.say("")
                 return given
             except UNAVAILABLE as error:
-                if self._stop.is_set() or (until is not None and time.monotonic() + pause > until):
+                over = isinstance(error, FAILED) or self._stop.is_set()
+                if over or (until is not None and time.monotonic() + pause > until):
                     raise
-                self._say(f"{what}: {error.message}; next try in {pause:.1f} s")
+                self.say(f"{what}: {error.message}; next try in {pause:.1f} s")
                 waited = True
                 self._stop.wait(pause)
                 pause = min(_LONGEST, pause * 2)
@@ -71,6 +84,8 @@ class Sender:
         self.wanted, self.target, self._outlet = wanted, target, outlet
         self._base, self._patience = epoch << _EPOCH, patience
         self._begun = _sent(folder, wanted.name)
+        self._stored: Callable[[], pa.Table] | None = None
+        self._at = -1
 
     def begin(self, batch: int | None, stored: Callable[[], pa.Table], before: Callable[[], pa.Table | None]) -> None:
         """Let a sink that is new to this checkpoint have what its view holds already, as of ``batch``.
@@ -91,7 +106,10 @@ class Sender:
             elif old is not None:
                 self.clear(old)
             self.send(batch, pa.concat_tables(changes))
-        self._keep("met", self._mark_of("met") or self._base + 1)
+        elif batch is not None:
+            self._remember(batch, last, stored)
+        self._stored, self._at = stored, -1 if batch is None else batch
+        self._keep(met=self._mark_of("met") or self._base + 1)
 
     def clear(self, stored: pa.Table) -> None:
         """Tell that every key is gone, before a view is computed anew: what it will not have again must not stay."""
@@ -101,13 +119,47 @@ class Sender:
 
     def send(self, batch: int, changes: pa.Table) -> list[Refusal]:
         """Send a batch; gives the rows that were refused, where that does not stop the pipeline."""
-        return self._deliver(parcel_of(self.target, changes), self._base + batch + 1)
+        sequence, after = self._base + batch + 1, self._acknowledged(self._base + batch)
+        try:
+            return self._deliver(parcel_of(self.target, changes), sequence, after)
+        except SinkForgot as error:
+            if self._stored is None or batch <= self._at:
+                raise
+            rows = _weighing(self._whole(error, self._stored), 1)
+            whole = pa.concat_tables([rows.select(changes.column_names).cast(changes.schema), changes])
+            return self._deliver(parcel_of(self.target, whole), sequence, None)
+
+    def _remember(self, batch: int, last: int | None, stored: Callable[[], pa.Table]) -> None:
+        """Send a sink all that its view holds as of ``batch``, if it lacks what it acknowledged up to then."""
+        try:
+            check_remembered(self.wanted.where, last, self._acknowledged(self._base + batch + 1))
+        except SinkForgot as error:
+            rows = _weighing(self._whole(error, stored), 1)
+            self._deliver(parcel_of(self.target, rows), self._base + batch + 1, None)
+
+    def _acknowledged(self, most: int) -> int | None:
+        """The highest number up to that one that the sink has acknowledged: what comes after it is sent anyhow."""
+        found = [number for name in ("sent", "before") if (number := self._mark_of(name)) and number <= most]
+        return max(found, default=None)
+
+    def _whole(self, error: SinkForgot, stored: Callable[[], pa.Table]) -> pa.Table:
+        """All that the view holds, for a sink that has forgotten and is ready for it; else the error, with what to do."""
+        what = f"sink {self.wanted.name}: {error.message}"
+        hint = f"{error.hint}; give the sink an empty place or another name, and it begins with all that view {self.wanted.view} holds"
+        if not self._patience.call(f"sink {self.wanted.name}", self._outlet.anew):
+            raise SinkForgot(f"{what}; only a part of it is gone, and nobody knows which", hint=hint) from error
+        try:
+            rows = stored()
+        except CheckpointMismatch as missing:
+            raise SinkForgot(f"{what}; view {self.wanted.view} is kept nowhere", hint=missing.hint) from error
+        self._patience.say(f"{what}; it gets all that the view holds again")
+        return rows
 
     def close(self) -> None:
         """Close the sink."""
         self._outlet.close()
 
-    def _deliver(self, parcel: Parcel, sequence: int) -> list[Refusal]:
+    def _deliver(self, parcel: Parcel, sequence: int, after: int | None = None) -> list[Refusal]:
         if parcel.empty:
             return []
         payload, refused = self._outlet.pack(parcel)
@@ -117,17 +169,22 @@ class Sender:
             return refused
         failpoint("outlet.before_send")
         if once:
-            self._keep("begun", sequence)
+            self._keep(begun=sequence)
             try:
                 later = self._outlet.send(payload, sequence, marked=False)
+            except FAILED:
+                raise
             except UNAVAILABLE as error:
                 later = [Refusal(f"batch {sequence - self._base - 1}", f"not sent: {error.message}")]
                 return [*refused, *later]  # it is lost, which is what was asked for: never twice
         else:
             marked = self.wanted.mode == "exactly once"
             later = self._patience.call(
-                f"sink {self.wanted.name}", lambda: self._outlet.send(payload, sequence, marked=marked)
+                f"sink {self.wanted.name}",
+                lambda: self._outlet.send(payload, sequence, marked=marked, after=after if marked else None),
             )
+            if marked and (known := self._mark_of("sent") or 0) < sequence:
+                self._keep(sent=sequence, before=known)
         failpoint("outlet.after_send")
         self._judge(later)
         return [*refused, *later]
@@ -149,17 +206,12 @@ class Sender:
     def _marks(self) -> dict[str, int]:
         return json.loads(self._begun.read_bytes()) if self._begun.exists() else {}
 
-    def _keep(self, name: str, sequence: int) -> None:
+    def _keep(self, **found: int) -> None:
         marks = self._marks()
-        if marks.get(name) == sequence:
+        if marks | found == marks:
             return
         self._begun.parent.mkdir(parents=True, exist_ok=True)
-        fresh = self._begun.with_suffix(".new")
-        with fresh.open("w") as file:
-            json.dump(marks | {name: sequence}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.rename(self._begun)
+        replace_file(self._begun, json.dumps(marks | found).encode())
 
 
 def _weighing(rows: pa.Table, weight: int) -> pa.Table:
@@ -175,9 +227,10 @@ def _sent(folder: Path, sink: str) -> Path:
     return folder / "sent" / f"{sink}.json"
 
 
-def epoch_after(fence: int, outlets: Sequence[Outlet]) -> int:
+def epoch_after(fence: int, outlets: Mapping[str, Outlet], patience: Patience) -> int:
     """A number for a new checkpoint, above whatever was sent from earlier ones."""
-    return max(fence, *(1 + ((outlet.last() or 0) >> _EPOCH) for outlet in outlets), 0)
+    lasts = [patience.call(f"sink {name}", outlet.last) or 0 for name, outlet in outlets.items()]
+    return max(fence, *(1 + (last >> _EPOCH) for last in lasts), 0)
 
 
 def parcel_of(target: Target, changes: pa.Table) -> Parcel:

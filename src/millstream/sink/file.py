@@ -9,7 +9,7 @@ from pathlib import Path
 import apsw
 
 from millstream.database import Database, Db, Form, Words
-from millstream.errors import ViewError, ViewStoreUnavailable
+from millstream.errors import ViewError, ViewStoreFailed, ViewStoreUnavailable
 
 FORMAT = 1
 _PRAGMAS = {"table_info", "table_xinfo", "table_list", "index_list", "index_info", "index_xinfo", "integrity_check"}
@@ -50,7 +50,7 @@ VIEW_FILE = Form(
     _SCHEMA,
     {
         "missing": Words(ViewStoreUnavailable, "no views at {where}", "`millstream run FILE` makes them"),
-        "closed": Words(ViewStoreUnavailable, "{where}: the views are closed{why}"),
+        "closed": Words(ViewStoreFailed, "{where}: the views are closed{why}", "open it again"),
         "full": Words(
             ViewStoreUnavailable,
             "{where}: no room on the disk; nothing of the batch was kept, every batch before it is",
@@ -68,7 +68,7 @@ VIEW_FILE = Form(
             "views can be made again: remove the file and the pipeline's checkpoint, and run it",
         ),
         "failed": Words(
-            ViewStoreUnavailable,
+            ViewStoreFailed,
             "{where}: {why}; whether the last batch was kept is unknown",
             "check the disk and run again: the ledger knows which batches are there",
         ),

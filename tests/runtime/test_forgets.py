@@ -1,0 +1,191 @@
+"""A sink that lacks what it has acknowledged is noticed, between two batches and between two runs, and gets all of its view again."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pytest
+import redis
+
+from millstream.errors import CheckpointMismatch, SinkForgot, SinkUnavailable
+from millstream.log import open_log
+from millstream.outlet import Outlet
+from millstream.outlet.files import FileOutlet, committed_files
+from millstream.outlet.redis import RedisOutlet
+from millstream.outlet.topic import TopicOutlet
+from millstream.plan.nodes import Place
+from millstream.plan.outgoing import Mode, Outgoing
+from millstream.runtime.run import Progress, run
+from millstream.runtime.sending import Patience, Sender
+from millstream.sink import Target
+from millstream.testing import KafkaBroker, RedisServer
+from tests.contracts.log import name
+from tests.runtime.shop_file import append_clicks, load, write_shop
+
+SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64())])
+TARGET = Target("totals", SCHEMA, ("k",))
+WANTED = Outgoing("out", "totals", "the place", "exactly once", "stop", Place("f.py", 1))
+Rows = dict[str, int]
+
+
+class View:
+    """A view and its sink: batches are sent, then stored, as a run does it."""
+
+    def __init__(self, folder: Path, opened: Callable[[], Outlet], mode: Mode = "exactly once") -> None:
+        self.folder, self.opened, self.wanted = folder, opened, replace(WANTED, mode=mode)
+        self.rows: Rows = {}
+        self.batch: int | None = None
+        self.said: list[str] = []
+
+    def start(self) -> None:
+        patience = Patience(threading.Event(), self.said.append, 5.0)
+        self.outlet = self.opened()
+        self.sender = Sender(self.wanted, TARGET, self.outlet, 3, self.folder, patience)
+        self.sender.begin(self.batch, self.table, lambda: None)
+
+    def again(self) -> None:
+        self.outlet.close()
+        self.start()
+
+    def table(self) -> pa.Table:
+        return pa.table({"k": list(self.rows), "n": list(self.rows.values())}, SCHEMA)
+
+    def send(self, new: Rows, gone: tuple[str, ...] = (), *, stored: bool = True) -> None:
+        changed = [(key, n, -1) for key, n in self.rows.items() if key in (*new, *gone)]
+        changed += [(key, n, 1) for key, n in new.items()]
+        batch = 0 if self.batch is None else self.batch + 1
+        columns = [list(column) for column in zip(*changed, strict=True)]
+        names = SCHEMA.append(pa.field("_weight", pa.int64()))
+        self.sender.send(batch, pa.table(columns, names))
+        if stored:
+            self.batch = batch
+            self.rows = {key: n for key, n in (self.rows | new).items() if key not in gone}
+
+
+def through_what_it_forgets(view: View, found: Callable[[], Rows], forget: Callable[[], None]) -> None:
+    view.start()
+    view.send({"a": 1, "b": 2})
+    forget()
+    view.again()  # between two runs
+    assert found() == {"a": 1, "b": 2}
+    assert "forgotten" in view.said[-1]
+    view.send({"c": 3}, gone=("a",))
+    told = len(view.said)
+    view.again()  # nothing was forgotten, nothing is sent again
+    assert len(view.said) == told
+    view.send({"d": 4}, stored=False)  # a kill between the send and the store: the batch comes again
+    view.again()
+    view.send({"d": 4})
+    assert len(view.said) == told
+    assert found() == {"b": 2, "c": 3, "d": 4}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RedisServer]:
+    with RedisServer() as started:
+        yield started
+
+
+def test_redis_that_was_flushed_or_lost_its_newest_batches(server: RedisServer, tmp_path: Path) -> None:
+    with redis.Redis.from_url(server.url) as client:
+        view = View(tmp_path, lambda: RedisOutlet(server.url, "totals", "p", ("k",)))
+
+        def found() -> Rows:
+            return {row["k"]: row["n"] for row in map(json.loads, client.hgetall("millstream:{totals}").values())}
+
+        through_what_it_forgets(view, found, client.flushall)
+        client.flushall()
+        view.send({"e": 5}, gone=("b",))  # between two batches
+        assert found() == view.rows == {"c": 3, "d": 4, "e": 5}
+        before = client.dump("millstream:{totals}"), client.get("millstream:{totals}:p")
+        view.send({"f": 6}, gone=("c",))
+        client.delete("millstream:{totals}")  # a failover to a replica that is a batch behind
+        client.restore("millstream:{totals}", 0, before[0])
+        client.set("millstream:{totals}:p", before[1])
+        view.send({"g": 7})
+        assert found() == view.rows == {"d": 4, "e": 5, "f": 6, "g": 7}
+
+
+def test_a_folder_that_was_deleted_and_one_that_was_put_back(tmp_path: Path) -> None:
+    folder, old = tmp_path / "files", tmp_path / "old"
+    view = View(tmp_path, lambda: FileOutlet(folder, "parquet"))
+
+    def found() -> Rows:
+        changes = [row for file in committed_files(folder) for row in pl.read_parquet(file).to_dicts()]
+        return {row["k"]: row["n"] for row in {row["k"]: row for row in changes}.values() if row["_weight"] == 1}
+
+    through_what_it_forgets(view, found, lambda: shutil.rmtree(folder))
+    shutil.copytree(folder, old)
+    view.send({"e": 5})
+    shutil.rmtree(folder)
+    shutil.move(old, folder)
+    with pytest.raises(SinkForgot, match=r"sink out: files in .*; only a part of it is gone") as caught:
+        view.send({"f": 6})
+    assert "another name" in caught.value.hint
+    with pytest.raises(SinkForgot):
+        view.again()
+
+
+@pytest.fixture(params=["sqlite", "kafka"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "kafka":
+        broker: KafkaBroker = request.getfixturevalue("kafka")
+        return broker.url
+    return f"sqlite:{tmp_path / 'log.db'}"
+
+
+def test_a_topic_that_was_deleted(url: str, tmp_path: Path) -> None:
+    topic = name()
+    view = View(tmp_path, lambda: TopicOutlet(open_log(url), topic, f"p-{topic}", ("k",)))
+    with open_log(url) as log:
+
+        def found() -> Rows:
+            newest: dict[Any, Any] = {}
+            for partition, bound in log.bounds(topic).items():
+                newest |= {r.key: r.value for r in log.read(topic, partition, bound.start, bound.end)}
+            rows = [json.loads(value) for value in newest.values() if value is not None]
+            return {row["k"]: row["n"] for row in rows}
+
+        through_what_it_forgets(view, found, lambda: log.delete_topic(topic))
+
+
+def test_a_view_that_is_kept_nowhere_cannot_be_sent_again(tmp_path: Path) -> None:
+    folder = tmp_path / "files"
+    view = View(tmp_path, lambda: FileOutlet(folder, "parquet"))
+    view.start()
+    view.send({"a": 1})
+
+    def nowhere() -> pa.Table:
+        raise CheckpointMismatch("kept nowhere", hint="run with --rebuild")
+
+    view.table = nowhere  # type: ignore[method-assign]
+    shutil.rmtree(folder)
+    with pytest.raises(SinkForgot, match="kept nowhere") as caught:
+        view.again()
+    assert "--rebuild" in caught.value.hint
+
+
+def test_a_sink_that_is_away_at_the_start_is_waited_for(tmp_path: Path) -> None:
+    file = write_shop(tmp_path)
+    append_clicks(tmp_path, 0, 5)
+    pipeline = load(file)
+    pipeline.sink("fast", pipeline.views["by_user"], "redis://127.0.0.1:1/0")
+    seen: list[str] = []
+    stop = threading.Event()
+
+    def watch(progress: Progress) -> None:
+        seen.append(progress.waiting)
+        if len(seen) == 2:
+            stop.set()
+
+    with pytest.raises(SinkUnavailable):  # nobody came, and someone asked to stop
+        run(pipeline, progress=watch, stop=stop)
+    assert [text.partition(":")[0] for text in seen] == ["sink fast"] * 2
