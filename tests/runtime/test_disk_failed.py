@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -58,8 +58,15 @@ def test_a_run_ends_when_the_disk_fails_under_its_views(spark: SparkSession, tmp
     file = write_shop(tmp_path)
     append_clicks(tmp_path, 0, 100)
     seen: list[Progress] = []
-    with pytest.raises(ViewStoreFailed, match="disk I/O error") as caught, failing_writes():
-        run(load(file), spark=spark, once=True, progress=seen.append)
+    stack = ExitStack()
+
+    def watch(progress: Progress) -> None:
+        seen.append(progress)
+        if len(seen) == 1:  # the first batch is done, the second comes
+            stack.enter_context(failing_writes())
+
+    with stack, pytest.raises(ViewStoreFailed, match="disk I/O error") as caught:
+        run(load(file), spark=spark, once=True, rate_limit=50, progress=watch)
     assert "run again" in caught.value.hint
     assert [each.waiting for each in seen if each.waiting] == []
     run(load(file), spark=spark, once=True)

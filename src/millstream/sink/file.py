@@ -50,7 +50,7 @@ VIEW_FILE = Form(
     _SCHEMA,
     {
         "missing": Words(ViewStoreUnavailable, "no views at {where}", "`millstream run FILE` makes them"),
-        "closed": Words(ViewStoreFailed, "{where}: the views are closed{why}", "open it again"),
+        "closed": Words(ViewStoreFailed, "{where}: the views are closed{why}", "check the disk and run again"),
         "full": Words(
             ViewStoreUnavailable,
             "{where}: no room on the disk; nothing of the batch was kept, every batch before it is",
