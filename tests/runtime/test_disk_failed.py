@@ -69,5 +69,5 @@ def test_a_run_ends_when_the_disk_fails_under_its_views(spark: SparkSession, tmp
         run(load(file), spark=spark, once=True, rate_limit=50, progress=watch)
     assert "run again" in caught.value.hint
     assert [each.waiting for each in seen if each.waiting] == []
-    run(load(file), spark=spark, once=True)
+    run(load(file), spark=spark, once=True, takeover=True)  # this process could not give back the lease
     assert sum(row["n"] for row in load(file).views["by_user"].arrow().to_pylist()) == 100
