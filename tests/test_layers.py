@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 SRC = ROOT / "src"
 
 LAYERS = (
-    "version", "printable", "errors", "event", "failpoint", "codec", "secret", "config", "address", "fork", "database", "log",
+    "version", "printable", "errors", "event", "failpoint", "durable", "codec", "secret", "config", "address", "fork", "database", "log",
     "plan", "sql", "kernel", "sink", "outlet", "notebook", "view", "pipeline", "sql.statement", "load", "spark",
     "runtime", "testing", "bench", "doctor", "shell", "cli",
 )  # fmt: skip
