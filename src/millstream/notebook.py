@@ -117,7 +117,7 @@ def relation_html(node: Node, columns: Sequence[str], text: str, log: str, kafka
         facts.append(f"key {', '.join(node.key)}")
     if node.time is not None:
         facts.append(f"time {node.time.column}, delay {format_duration(node.time.delay)}")
-    schema = _table([column.name for column in node.columns], [[column.type for column in node.columns]], "")
+    schema = _table([column.name for column in node.all_columns], [[column.type for column in node.all_columns]], "")
     return title + _note("; ".join(facts)) + schema + _last_records(node, log, kafka)
 
 
@@ -172,7 +172,7 @@ def _look(store: Store, view: Viewed) -> tuple[ViewInfo, Sequence[Sequence[Any]]
 
 
 def _columns(source: Source) -> str:
-    return ", ".join(f"{column.name} {column.type}" for column in source.columns)
+    return ", ".join(f"{column.name} {column.type}" for column in source.all_columns)
 
 
 def _plain(data: bytes | None) -> str | None:

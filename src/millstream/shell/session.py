@@ -186,7 +186,7 @@ class Session:
         name, relation = named
         node = relation.node
         if name in (*self.pipeline.streams, *self.pipeline.tables) and isinstance(node, Source):
-            declared = [{"column": each.name, "type": each.type.lower()} for each in node.columns]
+            declared = [{"column": each.name, "type": each.type.lower()} for each in node.all_columns]
             return Rows(("column", "type"), declared, _about(node))
         types = Query(self.pipeline, relation).types()
         rows = [{"column": each, "type": _type(types.field(each).type) if types else None} for each in relation.columns]
