@@ -7,10 +7,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import confluent_kafka
+import pytest
 from pyspark.sql import SparkSession
 
+from millstream.errors import OffsetOutOfRange
 from millstream.event import Event
 from millstream.log import open_log
+from millstream.log.kafka import KafkaLog
 from millstream.log.partitioner import partition_of
 from millstream.pipeline import Pipeline
 from millstream.plan.relation import tumbling
@@ -54,13 +58,14 @@ def outcome(made: Pipeline) -> tuple[Any, ...]:
     return (*(view.frame().rows() for view in made.views.values()), counts)
 
 
-def test_a_pipeline_on_kafka_has_the_views_it_has_on_the_embedded_log(
+def test_a_pipeline_on_kafka_has_the_views_it_has_on_the_embedded_log_and_names_what_is_gone(
     spark: SparkSession, kafka: KafkaBroker, tmp_path: Path
 ) -> None:
-    outcomes = []
+    outcomes, made_topics = [], list[str]()
     for label, url in (("kafka", kafka.url), ("sqlite", f"sqlite:{tmp_path / 'log.db'}")):
         with open_log(url) as log:
             topic = log.create_topic(name(), PARTITIONS).name
+            made_topics.append(topic)
             made = pipeline(label, tmp_path, url, topic)
             log.append(topic, clicks(0, 150))
             run(made, spark=spark, once=True)
@@ -78,3 +83,15 @@ def test_a_pipeline_on_kafka_has_the_views_it_has_on_the_embedded_log(
         assert verified.records == 300
         outcomes.append(outcome(made))
     assert outcomes[0] == outcomes[1]
+    made = pipeline("kafka", tmp_path, kafka.url, made_topics[0])
+    with open_log(kafka.url) as log:
+        assert isinstance(log, KafkaLog)
+        before = log.bounds(made_topics[0])[0].end
+        log.append(made_topics[0], clicks(300, 100))
+        place = confluent_kafka.TopicPartition(made_topics[0], 0, before + 2)
+        for future in log.admin.delete_records([place]).values():
+            future.result(10)
+    with pytest.raises(OffsetOutOfRange, match=f"partition 0: offsets {before} to {before + 1} are gone") as caught:
+        run(made, spark=spark, once=True)
+    assert caught.value.missing == (before, before + 2)
+    assert "--rebuild" in caught.value.hint

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pyspark.errors import PySparkException
 
 from millstream import errors
-from millstream.errors import ExpressionFailed, MillstreamError, SparkError
+from millstream.errors import ExpressionFailed, MillstreamError, OffsetOutOfRange, SparkError
 from millstream.log import open_log
 from millstream.pipeline import Pipeline
 from millstream.plan.chain import Chain, Feed
@@ -28,6 +28,8 @@ _OURS = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+millstr
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_.]+)\] (.+)")
 _OF_THE_DATA = re.compile(r"SQLSTATE: (22|38|39|P0)")
 """Spark's states for values that an expression cannot take, and for functions of the user's that raise."""
+_GONE = re.compile(r"offsets (\d+) to (\d+) are gone")
+_BEYOND = re.compile(r"offset (\d+) is beyond the end; the next one is (\d+)")
 _VALUE = re.compile(r"SQLSTATE: 22")
 _HINT = "nothing of the batch was written; run it with --debug for Spark's own account"
 
@@ -41,7 +43,8 @@ def explain(
     text = str(error)
     if ours := ours_in(text):
         kind, message = ours
-        return kind(f"pipeline {pipeline.name}: {message}", hint=_HINT)
+        message = f"pipeline {pipeline.name}: {message}"
+        return _out_of_range(message) if kind is OffsetOutOfRange else kind(message, hint=_HINT)
     if _OF_THE_DATA.search(text):
         found = _culprit(spark, pipeline, chain, position)
         if found is not None:
@@ -60,10 +63,21 @@ def ours_in(text: str) -> tuple[type[MillstreamError], str] | None:
     """
     for name, message in _OURS.findall(text) if not _VALUE.search(text) else ():
         kind = getattr(errors, name, None)
-        # OffsetOutOfRange wants more than a message
-        if isinstance(kind, type) and issubclass(kind, MillstreamError) and kind is not errors.OffsetOutOfRange:
+        if isinstance(kind, type) and issubclass(kind, MillstreamError):
             return kind, message
     return None
+
+
+def _out_of_range(message: str) -> OffsetOutOfRange:
+    """That error wants the range, too, which its message names."""
+    gone, beyond = _GONE.search(message), _BEYOND.search(message)
+    missing = (0, 0)
+    if gone:
+        missing = int(gone[1]), int(gone[2]) + 1
+    elif beyond:
+        missing = int(beyond[2]), int(beyond[1])
+    hint = "these records are lost to the views; `millstream run --rebuild` computes them anew from what the log has"
+    return OffsetOutOfRange(message, missing=missing, hint=hint)
 
 
 def cause_of(text: str) -> str:
