@@ -226,11 +226,13 @@ class KafkaLog(Log):
 
     # reading
 
-    def span(self, places: Sequence[TopicPartition]) -> dict[TopicPartition, Bounds]:
-        """Start and last stable offset of partitions of several topics."""
-        starts = self.ask_offsets(places, ck_admin.OffsetSpec.earliest())
-        ends = self.ask_offsets(places, ck_admin.OffsetSpec.latest())
-        return {place: Bounds(starts[place].offset, ends[place].offset) for place in places}
+    def starts(self, places: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """The first offsets of partitions of several topics."""
+        return {place: at.offset for place, at in self.ask_offsets(places, ck_admin.OffsetSpec.earliest()).items()}
+
+    def ends(self, places: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """The last stable offsets of partitions of several topics."""
+        return {place: at.offset for place, at in self.ask_offsets(places, ck_admin.OffsetSpec.latest()).items()}
 
     def bounds(self, topic: str) -> dict[int, Bounds]:
         """Start and last stable offset of every partition."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 CHUNK = 20_000
 """Records that are read and decoded at once; fewer where they are large."""
+_RECENT = 2.0  # seconds
 
 
 class Engine(Protocol):
@@ -225,6 +227,8 @@ class OnKafka(_Reading):
         if options.archive:
             raise ConfigError("archive: on Kafka a stream cannot begin in an archive")
         self._opened: KafkaLog | None = None
+        self._starts: dict[TopicPartition, int] = {}
+        self._asked = -_RECENT
 
     @property
     def log(self) -> KafkaLog:
@@ -242,12 +246,21 @@ class OnKafka(_Reading):
         return self.options.log.removeprefix("kafka://").rstrip("/")
 
     def bounds(self) -> dict[str, dict[int, Bounds]]:
-        """Up to the last stable offsets; of partitions that are named in two questions, as Spark asks again and again."""
+        """Up to the last stable offsets; of partitions that are named in one question, as Spark asks again and again.
+
+        Where they start is asked now and then. Who reads what is gone by then hears of it from the broker.
+        """
         if not self.options.assign:
             return {topic: self.log.bounds(topic) for topic in self.options.topics}
         chosen: dict[str, list[int]] = json.loads(self.options.assign)
-        found = self.log.span([TopicPartition(topic, p) for topic in self.options.topics for p in chosen[topic]])
-        return {topic: {p: found[TopicPartition(topic, p)] for p in chosen[topic]} for topic in self.options.topics}
+        places = [TopicPartition(topic, p) for topic in self.options.topics for p in chosen[topic]]
+        ends = self.log.ends(places)
+        if time.monotonic() - self._asked > _RECENT:
+            self._starts, self._asked = self.log.starts(places), time.monotonic()
+        found: dict[str, dict[int, Bounds]] = {topic: {} for topic in self.options.topics}
+        for place in places:
+            found[place.topic][place.partition] = Bounds(self._starts[place], ends[place])
+        return found
 
     def records_within(self, ranges: Sequence[Part], size: int) -> int:  # noqa: ARG002
         """Nobody knows before they are read."""
