@@ -1,8 +1,8 @@
 """The shortcut from records to chunks: what :mod:`millstream.kernel.decode` can decode never becomes rows in the JVM.
 
 A frame with the shortcut has two kinds of rows: chunks, in the columns of :data:`CHUNK`, and records that are left for Spark
-to decode, in those of :data:`~millstream.spark.records.COLUMNS`. Each row has nulls in the other's columns. The embedded log's
-source takes it while it reads; records of another log go through one more step in Python.
+to decode, in those of :data:`~millstream.spark.records.COLUMNS`. Each row has nulls in the other's columns. Our own
+source takes it while it reads; records of Spark's Kafka source, which batches read, go through one more step in Python.
 """
 
 from __future__ import annotations
