@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import subprocess
 import sys
@@ -13,7 +14,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from millstream.cli import execute as cli
-from millstream.runtime.run import run
+from millstream.cli.run import summary
+from millstream.runtime.run import Progress, run
 from tests.runtime.shop_file import Child, append_clicks, batches, load, write_shop
 
 SHOWN = {"pipeline", "batch", "records", "rate", "lag", "watermark", "state_rows", "state_bytes", "late"}
@@ -117,6 +119,10 @@ def test_views_are_listed_shown_and_queried(
     assert total == [{"n": sum(row["n"] for row in people)}]
     admitted = asked("query", "by_user", "SELECT sum(admitted) AS n FROM millstream_admission")
     assert admitted == total
+    told = summary(load(shop), "shop.py", Progress("shop", records=400, admitted=360, late=32, malformed=8))
+    assert "40 of 400 records were not admitted (32 late, 8 malformed); `millstream views query per_minute" in told
+    letters = asked(*shlex.split(told.split("`")[1])[2:])
+    assert {each["reason"] for each in letters} == {"late", "malformed"}
     assert cli(["views", "show", "by_user"]) == 0
     assert "best" in capsys.readouterr().out
     assert cli(["views", "show", "nothing"]) == 1

@@ -81,6 +81,39 @@ def test_an_order_is_kept(shop: Path, capfd: pytest.CaptureFixture[str]) -> None
     assert (code, [row["n"] for row in json.loads(out)]) == (0, [9, 8, 3])
 
 
+def test_an_answer_may_be_ordered_or_cut_alone(shop: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    append(shop, ("/z", 8), ("/a", 9))
+
+    def asked(sql: str) -> list[int]:
+        code, out, err = ran(capfd, "shop.sql", "--json", "-c", sql)
+        assert code == 0, err
+        return [row["n"] for row in json.loads(out)]
+
+    assert asked("SELECT page, n FROM clicks ORDER BY n DESC") == [9, 8, 3, 2, 1]
+    assert asked("SELECT * FROM clicks LIMIT 2") == [1, 2]
+    assert asked("SELECT n FROM (SELECT n FROM clicks ORDER BY n DESC LIMIT 3) LIMIT 1") == [9]
+    code, _, err = ran(
+        capfd, "shop.sql", "-c", "CREATE VIEW v AS SELECT n FROM clicks LIMIT 2; SELECT n FROM clicks LIMIT 0"
+    )
+    assert code == 1
+    assert err.count("LIMIT without ORDER BY") == 2
+
+
+def test_what_is_not_admitted_is_said_and_shown(shop: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    append(shop, ("/late", 0))
+    with open_log("sqlite:shop.db") as log:
+        log.append("clicks", [Event(b"nonsense"), Event(b'{"n": "many"}')])
+    code, out, err = ran(capfd, "shop.sql", "--json", "-c", "SELECT n FROM clicks; SHOW REJECTED")
+    assert code == 0
+    assert err == "3 of 6 records were not admitted (1 late, 2 malformed); SHOW REJECTED says which\n"
+    rows, letters = (json.loads(f"[{part}") for part in out.split("[\n")[1:])
+    assert [row["n"] for row in rows] == [1, 2, 3]
+    assert [(each["offset"], each["reason"]) for each in letters] == [(3, "late"), (4, "malformed"), (5, "malformed")]
+    assert letters[0]["detail"].startswith("the watermark was 2026-01-31 12:00:03")
+    code, _, err = ran(capfd, "shop.sql", "-c", "SELECT 1 AS one FROM big WHERE n > 100")
+    assert "3 of 6 records" in err
+
+
 def test_the_log_that_a_flag_names_is_the_log(shop: Path, capfd: pytest.CaptureFixture[str]) -> None:
     script = SHOP.replace("shop.db", "no.db") + "SELECT n FROM big"
     assert ran(capfd, "-c", script)[0] == 1
@@ -282,6 +315,8 @@ def test_a_session_at_a_terminal(shop: Path, terminal: Terminal) -> None:
     terminal.type("CREATE STREAM clicks (page STRING, n INT,\r")
     terminal.type("at TIMESTAMP, WATERMARK FOR at AS at);\r")
     terminal.expect("stream clicks\n")
+    terminal.type("\\d\r")
+    terminal.expect("no such command .d; there are help, exit")
     terminal.type("SELECT nonsense FROM clicks;\r")
     terminal.expect("error: line 1, column .*nonsense")
     terminal.type("SELECT page, n FROM cli\t")

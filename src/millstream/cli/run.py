@@ -29,6 +29,7 @@ from millstream.cli.output import (
 )
 from millstream.pipeline import Pipeline
 from millstream.printable import printable
+from millstream.shell.rejected import rejected_note
 
 if TYPE_CHECKING:
     from millstream.runtime.batch import Bound
@@ -138,8 +139,23 @@ def command(
             stop=stop,
         )
     if not as_json:
-        views = ", ".join(pipeline.views)
-        stderr().print(f"{pipeline.name}: {last.records:,} records in this run; views: {views}")
+        stderr().print(summary(pipeline, file, last), soft_wrap=True)
+
+
+def summary(pipeline: Pipeline, file: str, last: Progress) -> str:
+    """What a run has done, and how many records it did not admit."""
+    done = f"{pipeline.name}: {last.records:,} records in this run; views: {', '.join(pipeline.views)}"
+    note = rejected_note(last.records, asdict(last), _which(pipeline, file))
+    return f"{done}\n{note}" if note else done
+
+
+def _which(pipeline: Pipeline, file: str) -> str:
+    """The command that shows which records were not admitted."""
+    kept = next((name for name, view in pipeline.views.items() if view.kept), None)
+    if kept is None:
+        return "no view is kept, so they are not either"
+    asked = "SELECT * FROM millstream_dead_letters ORDER BY batch DESC LIMIT 20"
+    return f'`millstream views query {kept} "{asked}" --views {file}` shows the newest'
 
 
 def _run_batch(

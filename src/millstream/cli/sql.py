@@ -94,6 +94,10 @@ def _talk(session: Session, screen: _Screen) -> None:
             text = prompt.read()
             if text.strip() == "\\json":
                 screen.as_json = not screen.as_json
+            elif text.lstrip().startswith("\\"):
+                stderr().print(
+                    f"no such command {text.strip()}; there are help, exit, \\json; SHOW TABLES; DESCRIBE name;"
+                )
             else:
                 screen.run(session, text)
         except KeyboardInterrupt:
@@ -153,6 +157,8 @@ class _Screen:
         told = self._json if self.as_json else _lines(query.view.columns, self.limit, self._note)
         with stopping(signal.SIGINT) as stop:
             query.follow(told, stop)
+        if note := query.rejected.note():
+            self._note(note)
 
     def _json(self, changes: Sequence[Signed]) -> None:
         for sign, row in changes:

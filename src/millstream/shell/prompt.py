@@ -54,8 +54,10 @@ def is_whole(text: str) -> bool:
 
     >>> [is_whole(text) for text in ("SELECT 1", "SELECT 1;", "SELECT ';", "exit", "")]
     [False, True, False, True, True]
+    >>> is_whole(chr(92) + "d")  # no command of ours, but no beginning of a statement either
+    True
     """
-    if text.strip().lower() in COMMANDS:
+    if text.strip().lower() in COMMANDS or text.lstrip().startswith("\\"):
         return True
     try:
         return all(statement.ended for statement in cut(text))

@@ -33,6 +33,8 @@ from millstream.plan.explanation import Explanation
 from millstream.plan.expression import plain_column
 from millstream.plan.nodes import Emit, Node, Select, Source, Top, sources_of
 from millstream.plan.relation import Relation
+from millstream.shell.rejected import LETTERS, VERDICTS, Rejected
+from millstream.sink import open_store
 from millstream.sink.contract import WEIGHT
 from millstream.sink.net import net_by_row
 from millstream.view import View
@@ -64,6 +66,7 @@ class Query:
         self.pipeline.views, self.pipeline.sinks = {}, {}
         self.view: View = self.pipeline.view(_RESULT, relation, emit=emit, unbounded=True)
         self._spark, self._starting = spark, starting
+        self.rejected = Rejected()
 
     @property
     def sources(self) -> tuple[Source, ...]:
@@ -74,7 +77,7 @@ class Query:
         """All rows, as the log is now."""
         with open_log(self.pipeline.log, create=False, kafka=self.pipeline.kafka) as log:
             try:
-                changes = self._here(log).step()
+                changes = self._here(log).step(self.rejected)
             except NeedsSpark:
                 changes = self._by_spark(log)
         frame = _sorted(changes.filter(pl.col(WEIGHT) > 0), self.view)
@@ -107,7 +110,7 @@ class Query:
                 here, signed = self._here(log), _Told(self.view)
                 while not stop.is_set():
                     if here.behind():
-                        told(signed.frame(here.step()))
+                        told(signed.frame(here.step(self.rejected)))
                     else:
                         stop.wait(_PAUSE)
         except NeedsSpark:
@@ -143,6 +146,8 @@ class Query:
 
         start, end = range_of(log, self._chain(), None, None)
         computed = compute(self._session(), self.pipeline, start, end, shortened=True)
+        self.rejected.reset()
+        self.rejected.add(computed.arrived)
         return net_by_row(pl.DataFrame(computed.changes[_RESULT]))
 
     def _follow_by_spark(self, told: Callable[[Sequence[Signed]], None], stop: threading.Event) -> None:
@@ -157,7 +162,10 @@ class Query:
         with self._folder():
             self.pipeline.sink(_RESULT, self.view, changed)
             self._session()
-            run(self.pipeline, heartbeats=False, stop=stop)
+            done = run(self.pipeline, heartbeats=False, stop=stop)
+            self.rejected.reset(done.records, {each: getattr(done, each) for each in VERDICTS})
+            with open_store(self.pipeline.to) as store:
+                self.rejected.letters = store.dead_letters(limit=LETTERS).to_pylist()[::-1]
 
     @contextmanager
     def _folder(self) -> Iterator[None]:
@@ -199,13 +207,14 @@ class _Here:
         """Whether the log has more."""
         return self._ends() != self._done
 
-    def step(self) -> pl.DataFrame:
-        """What the records since the last step change, with weights."""
+    def step(self, rejected: Rejected) -> pl.DataFrame:
+        """What the records since the last step change, with weights; what is kept out is counted."""
         from millstream.runtime.delivery import finish
 
         ends = self._ends()
         arrived = unpack(self._local.chain, self._local.run(self._log, self._done, ends, self._stores))
         self._done = ends
+        rejected.add(arrived)
         (output,) = (each for each in self._local.chain.outputs if each.name == _RESULT)
         schema = self._local.targets[_RESULT].schema
         rows = arrived.changes.get(_RESULT)

@@ -17,11 +17,12 @@ from millstream.plan.place import said_at
 from millstream.plan.relation import Relation
 from millstream.plan.schema import format_duration
 from millstream.shell.query import Query
-from millstream.sql.ending import check_lateness, read_query
+from millstream.shell.rejected import Rejected
+from millstream.sql.ending import check_lateness, read_once
 from millstream.sql.script import Reader, Statement
 from millstream.sql.statement import Definitions, pipeline_of
 
-SHOWN = ("STREAMS", "TABLES", "VIEWS", "SINKS", "TOPICS")
+SHOWN = ("STREAMS", "TABLES", "VIEWS", "SINKS", "TOPICS", "REJECTED")
 QUERIES = ("SELECT", "WITH", "FROM", "(")
 HELP = """\
 CREATE STREAM, TABLE, VIEW, TEMPORARY VIEW, SINK …;   define; `millstream run FILE` keeps views, a shell does not
@@ -29,6 +30,7 @@ SELECT …;                                             the answer over the log 
 SELECT … EMIT CHANGES;  SELECT … EMIT FINAL;          what is there, then every change until Ctrl-C
 DROP STREAM | TABLE | VIEW | SINK name;               forget a definition
 SHOW STREAMS | TABLES | VIEWS | SINKS | TOPICS;       what there is
+SHOW REJECTED;                                        records that the last query did not admit, and why
 DESCRIBE name;                                        its columns, and where they come from
 EXPLAIN SELECT …;  EXPLAIN name;                      what is computed, what is kept and until when
 \\json                                                 JSON on and off
@@ -75,6 +77,7 @@ class Session:
     ) -> None:
         self.pipeline, self._limit, self._log = pipeline, limit, log
         self._spark, self._starting = spark, starting
+        self._rejected = Rejected()
 
     def execute(self, statement: Statement) -> Rows | Said | Query:
         """Do what a statement says; a query to be followed is given back as it is."""
@@ -127,20 +130,21 @@ class Session:
         raise PlanError(f"{place}: there is no {kind.lower()} {name}")
 
     def _select(self, statement: Statement) -> Rows | Query:
-        query, emit = self._query(statement, 0)
+        query, emit, most = self._query(statement, 0)
+        self._rejected = query.rejected
         if emit is not None:
             return query
-        answer = query.answer()
+        answer = query.answer().head(most)
         rows = answer.head(self._limit).to_dicts()
-        return Rows(answer.columns, rows, left_out=answer.height - len(rows))
+        return Rows(answer.columns, rows, query.rejected.note(), left_out=answer.height - len(rows))
 
-    def _query(self, statement: Statement, start: int) -> tuple[Query, str | None]:
-        read = read_query(statement, start)
+    def _query(self, statement: Statement, start: int) -> tuple[Query, str | None, int]:
+        read, most = read_once(statement, start)
         relation = read.relation(self.pipeline.relations)
         with said_at(read.place):
             query = Query(self.pipeline, relation, read.emit or "changes", spark=self._spark, starting=self._starting)
         check_lateness(read, query.sources, "the query")
-        return query, read.emit
+        return query, read.emit, most
 
     def _show(self, reader: Reader) -> Rows:
         kind = reader.word()
@@ -152,6 +156,10 @@ class Session:
             with open_log(self.pipeline.log, create=False, kafka=self.pipeline.kafka) as log:
                 found = [(each.name, each.partitions, _count(log.bounds(each.name))) for each in log.topics()]
             return _rows(("topic", "partitions", "records"), found)
+        if kind == "REJECTED":
+            columns = ("topic", "partition", "offset", "reason", "detail")
+            letters = self._rejected.letters[-self._limit :]
+            return _rows(columns, [tuple(each[name] for name in columns) for each in letters])
         if kind == "SINKS":
             sinks = [
                 (each.name, each.view, each.where, each.mode, each.refused) for each in self.pipeline.sinks.values()
@@ -198,7 +206,7 @@ class Session:
 
     def _explain(self, statement: Statement, reader: Reader) -> Said:
         if reader.word() in QUERIES:
-            query, _ = self._query(statement, reader.index)
+            query, *_ = self._query(statement, reader.index)
         else:
             name, relation = self._named(reader)
             emit = self.pipeline.views[name].emit if name in self.pipeline.views else "changes"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from millstream.errors import PlanError
@@ -14,6 +14,8 @@ from millstream.sql.hints import in_sql
 from millstream.sql.query import Origin, compile_query
 from millstream.sql.script import Reader, Statement, cut
 
+MOST = 1_000_000
+"""Rows of an answer that is in order, at most: so many are kept of one key."""
 _EMITS: dict[str, Emit] = {"CHANGES": "changes", "FINAL": "final"}
 
 
@@ -69,6 +71,32 @@ def read_query(statement: Statement, start: int = 0) -> Query:
         else:
             reader.finish()
     return Query(statement.between(start, end), place, emit, lateness, lateness_place)
+
+
+def read_once(statement: Statement, start: int = 0) -> tuple[Query, int]:
+    """Read a query for an answer that is given once, and how many rows are wanted of it, at most.
+
+    A view has no order, so ORDER BY and LIMIT go together there; an answer is one, so each may stand alone: without LIMIT all rows
+    are in order, without ORDER BY the first ones are given.
+    """
+    read = read_query(statement, start)
+    if read.emit is not None:
+        return read, MOST
+    depth, ordered, limit = 0, False, None
+    for index in range(start, _end(statement, start)):
+        word = statement.word(index)
+        depth += {"(": 1, ")": -1}.get(word, 0)
+        if not depth and word in ("ORDER", "ORDER BY"):
+            ordered = True
+        elif not depth and word == "LIMIT":
+            limit = index
+    if ordered and limit is None:
+        return replace(read, text=f"{read.text} LIMIT {MOST}"), MOST
+    if limit is not None and not ordered and limit + 2 == _end(statement, start):
+        count = statement.word(limit + 1)
+        if count.isdigit() and int(count):
+            return replace(read, text=statement.between(start, limit)), int(count)
+    return read, MOST
 
 
 def _end(statement: Statement, start: int) -> int:
