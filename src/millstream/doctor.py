@@ -132,6 +132,8 @@ def _archive() -> str:
         )
         made = "made just now; "
     archive = java.archive_of(found)
+    if not archive.exists() and java.archive_is_being_made(found):
+        return "is being made in the background; Spark starts faster once it is there"
     if not archive.exists() or archive.stat().st_size == 0:
         raise MachineError(
             "could not be made; Spark starts without it, only slower", hint=f"delete {archive} to try again"

@@ -66,10 +66,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @contextmanager
-def terminal() -> Iterator[list[str]]:
-    """Our own output as a terminal of 400 columns gets it, without the styles that are ours."""
+def terminal(columns: int = 400) -> Iterator[list[str]]:
+    """Our own output as a terminal gets it, without the styles that are ours."""
     ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 400, 0, 0))
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     found: list[str] = []
     data = bytearray()
 
@@ -152,6 +152,15 @@ def test_a_definition_is_no_markup(arguments: tuple[str, ...]) -> None:
     out = on_screen(*arguments)
     if arguments[0] == "explain":
         assert "xs[bold]" in out
+
+
+def test_a_view_is_a_line_of_eighty_columns() -> None:
+    with terminal(80) as found:
+        assert execute(["views", "list"]) == 0
+    store, heading, row = found[0].splitlines()
+    assert store == "in sqlite:views.db"
+    assert heading.split() == ["VIEW", "PIPELINE", "ROWS", "REFUSED", "BATCH", "UPDATED"]
+    assert re.fullmatch(r"v +p +1 +0 +0 +\d{4}-\d\d-\d\d \d\d:\d\d:\d\d *", row)
 
 
 def test_an_error_cites_what_it_found() -> None:

@@ -146,7 +146,9 @@ def test_a_failed_training_is_not_tried_again(tmp_path: Path) -> None:
 def test_only_one_process_makes_the_archive(tmp_path: Path) -> None:
     fake_java(tmp_path / "java", "17.0.9")
     found = java.Java(tmp_path / "java", "17.0.9", 17, "PATH")
+    assert not java.archive_is_being_made(found)
     with java.new_archive(found) as first, java.new_archive(found) as second:
+        assert java.archive_is_being_made(found)
         assert (first, second) == (True, False)
 
 

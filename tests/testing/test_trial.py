@@ -379,8 +379,12 @@ def test_what_only_spark_computes_is_named_at_the_start(define: Callable[[Pipeli
 
 def test_a_record_that_only_spark_reads_is_named(trial: Begin) -> None:
     ours = trial(shop())
-    with pytest.raises(NeedsSpark, match="2026-01-31 noon"):
+    with pytest.raises(NeedsSpark, match="2026-01-31 noon") as error:
         ours.feed("clicks", [click("/", 1) | {"at": "2026-01-31 noon"}])
+    assert "write times as" in error.value.hint
+    with pytest.raises(NeedsSpark, match=r"\[\]") as error:
+        trial(shop()).feed("clicks", [Event(b"[]")])
+    assert "times" not in error.value.hint
 
 
 def test_a_wrong_name_is_told_with_the_right_ones(trial: Begin) -> None:

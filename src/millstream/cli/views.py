@@ -68,7 +68,18 @@ def list_views(where: str | None, as_json: bool) -> None:
         "updated": "UPDATED",
         "store": "STORE",
     }
+    if not as_json:
+        _narrow(rows, columns)
     show(rows, columns, as_json=as_json, empty="no views yet")
+
+
+def _narrow(rows: list[dict[str, Any]], columns: dict[str, str]) -> None:
+    """Let a view be a line of 80 columns where it can: times to the second, and one store for all of them said once."""
+    for row in rows:
+        row["updated"] = row["updated"] and f"{row['updated']:%Y-%m-%d %H:%M:%S}"
+    if len({row["store"] for row in rows}) == 1:
+        del columns["store"]
+        stderr().print(f"in {rows[0]['store']}", soft_wrap=True)
 
 
 @command.command("show")

@@ -200,6 +200,18 @@ def archive_of(java: Java) -> Path:
     return _launcher_home(java) / "spark.jsa"
 
 
+def archive_is_being_made(java: Java) -> bool:
+    """Whether another process is making the class-data archive just now."""
+    try:
+        with (_launcher_home(java) / "lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # nobody has begun
+        pass
+    return False
+
+
 def archive_later(java: Java) -> None:
     """Have the class-data archive made by a background process when this process ends, if there is none.
 

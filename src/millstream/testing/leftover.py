@@ -225,10 +225,16 @@ def _other(
     return made | ({"_deleted": deleted} if source.kind == "table" else {})
 
 
+_TIMES = "; or write times as 2026-01-31T12:00:00Z"
+
+
 def _only_spark(source: Source, record: Record) -> NeedsSpark:
     shown = (record.value or record.key or b"")[:200]
+    times = shown.lstrip().startswith(b"{") and any(
+        c.type.lower().startswith(("timestamp", "date")) for c in source.columns
+    )
     return NeedsSpark(
         f"{source.kind} {source.name}: what {shown!r} is as a row ({', '.join(f'{c.name} {c.type}' for c in source.columns)})"
         " or in an expression over it, only Spark can tell",
-        hint="give the trial a session: trial(…, spark=spark_session()); or write times as 2026-01-31T12:00:00Z",
+        hint="give the trial a session: trial(…, spark=spark_session())" + (_TIMES if times else ""),
     )
