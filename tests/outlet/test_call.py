@@ -34,6 +34,19 @@ def test_rows_without_a_key_have_their_weight() -> None:
     assert [(change.row, change.weight) for change in got[0]] == [({"n": 1}, 3), ({"n": 2}, -1)]
 
 
+def test_rows_that_are_only_added_have_ids_that_outlive_a_rebuild() -> None:
+    got: list[Change] = []
+    frame = pl.DataFrame({"n": [1, 2], "_topic": ["t", "t"], "_partition": [0, 1], "_offset": [7, 7]})
+    with CallOutlet(got.extend, "p") as outlet:
+        payload = outlet.pack(Parcel(frame, frame.clear())).payload
+        outlet.send(payload, 1, marked=False)
+        outlet.send(payload[1:], (5 << 32) + 3, marked=False)  # in another batch, of another checkpoint
+    assert [change.id for change in got] == ["p/t/0/7", "p/t/1/7", "p/t/1/7"]
+    with CallOutlet(got.extend, "p") as outlet:  # rows that may go again are changes of a batch
+        outlet.send(outlet.pack(Parcel(frame.with_columns(_weight=-1), frame.clear())).payload, 9, marked=False)
+    assert [change.id for change in got[3:]] == ["p/9/0", "p/9/1"]
+
+
 def test_a_change_that_is_refused_is_left_out_and_told() -> None:
     got: list[list[str]] = []
 

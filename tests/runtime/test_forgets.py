@@ -6,6 +6,7 @@ import json
 import shutil
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,16 +16,17 @@ import pyarrow as pa
 import pytest
 import redis
 
-from millstream.errors import CheckpointMismatch, SinkForgot, SinkUnavailable
+from millstream.errors import CheckpointMismatch, PipelineError, SinkForgot, SinkUnavailable
 from millstream.log import open_log
-from millstream.outlet import Outlet
+from millstream.outlet import Outlet, Parcel
 from millstream.outlet.files import FileOutlet, committed_files
 from millstream.outlet.redis import RedisOutlet
 from millstream.outlet.topic import TopicOutlet
 from millstream.plan.nodes import Place
 from millstream.plan.outgoing import Mode, Outgoing
+from millstream.runtime.places import clear_outlets, open_outlets
 from millstream.runtime.run import Progress, run
-from millstream.runtime.sending import Patience, Sender
+from millstream.runtime.sending import IMPATIENT, Patience, Sender
 from millstream.sink import Target
 from millstream.testing import KafkaBroker, RedisServer
 from tests.contracts.log import name
@@ -189,3 +191,21 @@ def test_a_sink_that_is_away_at_the_start_is_waited_for(tmp_path: Path) -> None:
     with pytest.raises(SinkUnavailable):  # nobody came, and someone asked to stop
         run(pipeline, progress=watch, stop=stop)
     assert [text.partition(":")[0] for text in seen] == ["sink fast"] * 2
+
+
+def test_a_rebuild_does_not_add_rows_twice_unless_it_is_asked_to(tmp_path: Path) -> None:
+    file = write_shop(tmp_path)
+    append_clicks(tmp_path, 0, 5)
+    pipeline = load(file)
+    raw = pipeline.view("raw", pipeline.streams["clicks"].select("user"))
+    pipeline.sink("out", raw, "topic:out")
+    frame = pl.DataFrame({"user": [1]})
+    with TopicOutlet(open_log(pipeline.log), "out", "millstream.shop.out", ()) as outlet:  # as an earlier run did
+        outlet.send(outlet.pack(Parcel(frame, frame.clear())).payload, 1, marked=True)
+    with pytest.raises(PipelineError, match="sink out to topic:out: view raw has no key, so all its rows") as caught:
+        run(pipeline, rebuild=True, once=True)
+    assert "--send-again" in caught.value.hint
+    with ExitStack() as stack, open_log(pipeline.log) as log:
+        outlets = open_outlets(stack, pipeline)
+        clear_outlets(outlets, pipeline, 9, tmp_path, IMPATIENT, ran=False, again=True)
+        assert log.bounds("out")[0].end == 1  # nothing of it can be taken back, and it is asked for

@@ -69,6 +69,9 @@ COLUMNS = {
 @click.option("--no-heartbeats", is_flag=True, help="Append nothing to the log: windows close only by what comes.")
 @click.option("--takeover", is_flag=True, help="Take the pipeline from the process that runs it.")
 @click.option("--rebuild", is_flag=True, help="Forget views and checkpoint and compute everything anew from the log.")
+@click.option(
+    "--send-again", is_flag=True, help="With --rebuild: add rows of views without a key to their sinks once more."
+)
 @click.option("--batch", is_flag=True, help="Compute the views over a range of the log by one Spark job, and end.")
 @click.option(
     "--from", "first", metavar="WHERE", help="With --batch: begin at a time, or at {TOPIC: {PARTITION: OFFSET}}."
@@ -91,6 +94,7 @@ def command(
     no_heartbeats: bool,
     takeover: bool,
     rebuild: bool,
+    send_again: bool,
     batch: bool,
     first: str | None,
     until: str | None,
@@ -134,6 +138,7 @@ def command(
             byte_limit=byte_limit,
             takeover=takeover,
             rebuild=rebuild,
+            send_again=send_again,
             heartbeats=not no_heartbeats,
             progress=report,
             stop=stop,
@@ -187,7 +192,7 @@ def _run_batch(
 def _refuse_mixture(context: click.Context, *, batch: bool) -> None:
     """Some options are of a stream only, some of a batch only."""
     others = (
-        {"once", "interval", "rate_limit", "byte_limit", "no_heartbeats", "takeover", "rebuild"}
+        {"once", "interval", "rate_limit", "byte_limit", "no_heartbeats", "takeover", "rebuild", "send_again"}
         if batch
         else {"first", "until", "to", "out"}
     )

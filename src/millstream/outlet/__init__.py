@@ -20,7 +20,7 @@ def open_outlet(
     if not isinstance(wanted.to, str):
         from millstream.outlet.call import CallOutlet
 
-        return CallOutlet(wanted.to, producer)
+        return CallOutlet(wanted.to, producer, key)
     scheme = scheme_of(wanted.to)
     if scheme.startswith("redis"):
         from millstream.outlet.redis import RedisOutlet

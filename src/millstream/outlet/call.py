@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import polars as pl
+
 from millstream.errors import SinkUnavailable
 from millstream.outlet.contract import Outlet, Packed, Parcel
-from millstream.sink.contract import WEIGHT, Refusal
+from millstream.sink.contract import ORIGIN, WEIGHT, Refusal
 from millstream.sink.net import describe
 
 
@@ -34,30 +36,36 @@ class Refuse(Exception):
 class CallOutlet(Outlet):
     """Calls a function with the changes of a batch, never with none."""
 
-    def __init__(self, function: Callable[[Sequence[Change]], None], producer: str) -> None:
-        self._function, self._producer = function, producer
+    def __init__(self, function: Callable[[Sequence[Change]], None], producer: str, key: tuple[str, ...] = ()) -> None:
+        self._function, self._producer, self._key = function, producer, key
 
     def last(self) -> int | None:
         """Not known."""
         return None
 
     def pack(self, parcel: Parcel) -> Packed:
-        """Rows as dictionaries, with their weights."""
+        """Rows as dictionaries, with their weights; and, of rows that are only ever added, their place in the log."""
         rows = parcel.rows
         weights = rows[WEIGHT].to_list() if WEIGHT in rows.columns else [1] * rows.height
-        found = zip(rows.drop(WEIGHT, strict=False).to_dicts(), weights, strict=True)
-        return Packed([*found, *((row, -1) for row in parcel.gone.to_dicts())], [])
+        places = [""] * rows.height
+        if not self._key and WEIGHT not in rows.columns and set(ORIGIN) <= set(rows.columns):
+            places = rows.select(pl.concat_str(ORIGIN, separator="/")).to_series().to_list()
+        found = zip(rows.drop(WEIGHT, strict=False).to_dicts(), weights, places, strict=True)
+        return Packed([*found, *((row, -1, "") for row in parcel.gone.to_dicts())], [])
 
     def send(
         self,
-        payload: list[tuple[dict[str, Any], int]],
+        payload: list[tuple[dict[str, Any], int, str]],
         sequence: int,
         *,
         marked: bool,  # noqa: ARG002
         after: int | None = None,  # noqa: ARG002
     ) -> list[Refusal]:
         """Call, again without what is refused until nothing is."""
-        changes = [Change(f"{self._producer}/{sequence}/{at}", *change) for at, change in enumerate(payload)]
+        changes = [
+            Change(f"{self._producer}/{place or f'{sequence}/{at}'}", row, weight)
+            for at, (row, weight, place) in enumerate(payload)
+        ]
         refused: list[Refusal] = []
         while changes:
             try:

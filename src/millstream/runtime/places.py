@@ -59,16 +59,25 @@ def open_outlets(stack: ExitStack, pipeline: Pipeline, patience: Patience = IMPA
 
 
 def clear_outlets(
-    outlets: Mapping[str, Outlet], pipeline: Pipeline, epoch: int, folder: Path, patience: Patience, *, ran: bool
+    outlets: Mapping[str, Outlet],
+    pipeline: Pipeline,
+    epoch: int,
+    folder: Path,
+    patience: Patience,
+    *,
+    ran: bool,
+    again: bool = False,
 ) -> None:
     """Let sinks know that what their views hold is no more; refuse if what one of them has is not known.
 
-    ``ran`` says that the pipeline has run into its stores: a view that is not there was kept nowhere. One that has not begins, rebuilt
+    What is only ever added to a sink would be there twice: that is refused unless ``again`` asks for it. ``ran`` says that the pipeline has run into its stores: a view that is not there was kept nowhere. One that has not begins, rebuilt
     or not.
     """
     stored = {name: _stored(pipeline.views[pipeline.sinks[name].view]) for name in outlets}
     for name, found in stored.items():
         view = pipeline.views[pipeline.sinks[name].view]
+        if not view.key and isinstance(pipeline.sinks[name].to, str) and not again:
+            _refuse_twice(pipeline.sinks[name], outlets[name], folder, patience)
         if found is None and view.key and ran:
             _refuse_unknown(pipeline.sinks[name], outlets[name], folder, patience)
     for name, found in stored.items():
@@ -86,11 +95,25 @@ def _stored(view: View) -> tuple[Target, pa.Table] | None:
     return None
 
 
+def _has_rows(wanted: Outgoing, outlet: Outlet, folder: Path, patience: Patience) -> bool:
+    """Whether a sink was sent something; one that keeps no numbers was, for all we know, if it was met."""
+    last = patience.call(f"sink {wanted.name}", outlet.last)
+    return last is not None or (wanted.mode != "exactly once" and sent_before(folder, wanted.name))
+
+
+def _refuse_twice(wanted: Outgoing, outlet: Outlet, folder: Path, patience: Patience) -> None:
+    """Refuse to send all rows of a view without a key to a sink that has them: nothing there would be replaced."""
+    if _has_rows(wanted, outlet, folder, patience):
+        raise PipelineError(
+            f"sink {wanted.name} to {wanted.where}: view {wanted.view} has no key, so all its rows would be added again to those"
+            " that are there",
+            hint="give the sink an empty place or another name; or ask for it: run with --rebuild --send-again",
+        )
+
+
 def _refuse_unknown(wanted: Outgoing, outlet: Outlet, folder: Path, patience: Patience) -> None:
     """Refuse to compute a view with a key anew for a sink that has rows of it, when nobody knows which."""
-    # A sink that keeps no numbers was sent something, for all we know, if it was met.
-    last = patience.call(f"sink {wanted.name}", outlet.last)
-    if last is None and (wanted.mode == "exactly once" or not sent_before(folder, wanted.name)):
+    if not _has_rows(wanted, outlet, folder, patience):
         return
     raise PipelineError(
         f"sink {wanted.name} to {wanted.where}: which rows of view {wanted.view} it has is not known, because they were kept"

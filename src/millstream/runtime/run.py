@@ -85,7 +85,7 @@ class Options:
     """How to run. ``once`` stops when everything that was there at the start is done; ``close`` then ends all time.
 
     ``rate_limit`` bounds the records of a batch, ``byte_limit`` their bytes; an append is never cut in two. ``rebuild`` forgets views and checkpoint
-    first. ``takeover`` takes the pipeline from whoever runs it. ``beside`` builds a version beside the one that is stored, for
+    first, and adds all rows of views without a key to their sinks again only with ``send_again``. ``takeover`` takes the pipeline from whoever runs it. ``beside`` builds a version beside the one that is stored, for
     :mod:`millstream.runtime.rebuild`: under names of its own, and nothing is sent to sinks. Without ``heartbeats`` nothing is
     appended to the log, so that windows close only by what comes.
     """
@@ -99,6 +99,7 @@ class Options:
     beside: bool = False
     heartbeats: bool = True
     byte_limit: int = BYTE_LIMIT
+    send_again: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +139,7 @@ def run(
     byte_limit: int | None = None,
     takeover: bool = False,
     rebuild: bool = False,
+    send_again: bool = False,
     beside: bool = False,
     heartbeats: bool = True,
     progress: Callable[[Progress], None] | None = None,
@@ -153,7 +155,7 @@ def run(
     limit = RATE_LIMIT if rate_limit is None else rate_limit
     most = BYTE_LIMIT if byte_limit is None else byte_limit
     options = Options(
-        once or close, close, parse_duration(interval), limit, takeover, rebuild, beside, heartbeats, most
+        once or close, close, parse_duration(interval), limit, takeover, rebuild, beside, heartbeats, most, send_again
     )
     for name, given in (("rate_limit", limit), ("byte_limit", most)):
         if given < 1:
@@ -203,7 +205,15 @@ class _Run:
             if self.options.beside and not any(lasts.values()):
                 folder = fresh_folder(folder)
             if self.options.rebuild:
-                clear_outlets(outlets, self.pipeline, epoch, folder, self.patience, ran=any(lasts.values()))
+                clear_outlets(
+                    outlets,
+                    self.pipeline,
+                    epoch,
+                    folder,
+                    self.patience,
+                    ran=any(lasts.values()),
+                    again=self.options.send_again,
+                )
                 for sink, _ in sinks.values():
                     sink.forget(self.pipeline.name)
                 shutil.rmtree(folder, ignore_errors=True)
