@@ -14,6 +14,7 @@ from millstream.errors import BadEvent, OffsetOutOfRange
 from millstream.event import Event
 from millstream.kernel.joined import Joined
 from millstream.log.contract import TopicSettings
+from millstream.log.lag import stored
 from millstream.log.scan import Part, records_within, scan_rows, scan_values
 from millstream.log.sqlite import SqliteLog
 
@@ -55,11 +56,13 @@ def test_a_compacted_topic_has_gaps(tmp_path: Path) -> None:
     with SqliteLog(tmp_path / "log.db") as log:
         log.create_topic("t", 1, TopicSettings(cleanup="compact"))
         log.append("t", [Event(b"%d" % n, key=b"%d" % (n % 3)) for n in (0, 1, 0, 2, 1, 0, 3)])
+        assert stored(log, log.topic("t")) == 7
         assert log.maintain("t").compacted
         part = Part("t", 0, 0, 7)
         rows, found = scan_rows(log, part, 9), scan_values(log, part, 9, RESERVED)
         assert found is not None
         assert len(rows) < rows[-1][0] - rows[0][0] + 1, "there are gaps"
+        assert stored(log, log.topic("t")) == len(rows)
         assert found.offsets.tolist() == [row[0] for row in rows]
         for limit in range(1, 5):  # as many as there may be, however wide the gaps
             rows, found = scan_rows(log, part, limit), scan_values(log, part, limit, RESERVED)

@@ -24,6 +24,7 @@ from millstream.errors import ConfigError
 from millstream.event import TopicPartition
 from millstream.log.archive import Archive
 from millstream.log.contract import Log, Topic, TopicSettings
+from millstream.log.lag import stored
 from millstream.log.sqlite import SqliteLog
 
 _COLUMNS = {
@@ -119,7 +120,7 @@ def list_(log_url: str | None, as_json: bool) -> None:
                 | {
                     "name": topic.name,
                     "partitions": topic.partitions,
-                    "records": sum(bound.end - bound.start for bound in bounds.values()),
+                    "records": stored(log, topic),
                     "groups": len(lags),
                     "lag": max(lags, default=0),
                 }

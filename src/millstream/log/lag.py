@@ -146,3 +146,14 @@ def parse_start(text: str) -> Start:
             hint="for example 2026-01-31T12:00:00Z, or 0:17,1:4",
         ) from None
     return when if when.tzinfo else when.replace(tzinfo=UTC)
+
+
+def stored(log: Log, topic: Topic) -> int:
+    """How many records a topic holds; of one that is compacted on Kafka only its brokers know, and so many are the most."""
+    if topic.settings.compacts:
+        from millstream.log.scan import count_records  # slow to load, and rarely needed
+        from millstream.log.sqlite import SqliteLog
+
+        if isinstance(log, SqliteLog):
+            return count_records(log, topic.name)
+    return sum(bound.end - bound.start for bound in log.bounds(topic.name).values())

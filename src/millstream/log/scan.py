@@ -80,6 +80,14 @@ def scan_values(log: SqliteLog, part: Part, limit: int, without: bytes, most: in
             db.limit(apsw.SQLITE_LIMIT_LENGTH, before)
 
 
+def count_records(log: SqliteLog, topic: str) -> int:
+    """The records that are stored, which in a compacted topic are fewer than its offsets."""
+    with log.store.read() as db:
+        row = log.row(topic, db)
+        tables = (records_table(row.id, partition) for partition in partition_bounds(db, row.id))
+        return sum(db.execute(f"SELECT count(*) FROM {table}").get for table in tables)
+
+
 def records_within(log: SqliteLog, parts: Sequence[Part], most: int) -> int:
     """How many records, each part going on at the same pace, have about ``most`` bytes together; at least one.
 

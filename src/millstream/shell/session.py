@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from millstream.errors import PlanError
 from millstream.log import open_log
+from millstream.log.lag import stored
 from millstream.pipeline import Pipeline
 from millstream.plan.nodes import Source
 from millstream.plan.place import said_at
@@ -154,7 +155,7 @@ class Session:
         reader.finish()
         if kind == "TOPICS":
             with open_log(self.pipeline.log, create=False, kafka=self.pipeline.kafka) as log:
-                found = [(each.name, each.partitions, _count(log.bounds(each.name))) for each in log.topics()]
+                found = [(each.name, each.partitions, stored(log, each)) for each in log.topics()]
             return _rows(("topic", "partitions", "records"), found)
         if kind == "REJECTED":
             columns = ("topic", "partition", "offset", "reason", "detail")
@@ -243,7 +244,3 @@ def _type(kind: pa.DataType) -> str:
     if pa.types.is_struct(kind):
         return f"struct<{','.join(f'{each.name}:{_type(each.type)}' for each in kind)}>"
     return _TYPES.get(str(kind), str(kind))
-
-
-def _count(bounds: Any) -> int:
-    return sum(bound.end - bound.start for bound in bounds.values())
