@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from millstream.errors import CheckpointMismatch, OffsetOutOfRange, SparkError
+from millstream.errors import CheckpointMismatch, LogError, OffsetOutOfRange, SparkError
 from millstream.event import Event
 from millstream.failpoint import armed
 from millstream.log import open_log
+from millstream.log.contract import TopicSettings
+from millstream.log.sqlite import SqliteLog
 from millstream.pipeline import Pipeline
+from millstream.runtime.batch import run_batch
 from millstream.runtime.rebuild import rebuild
 from millstream.runtime.run import run
 from millstream.runtime.travel import as_of
@@ -163,3 +169,65 @@ def test_a_topic_that_was_deleted_and_made_again_is_not_the_one_that_was_read(
     with pytest.raises(OffsetOutOfRange, match="offset 12 is beyond the end; the next one is 11"):
         reader.latestOffset({topic: {"0": 12}}, ReadAllAvailable())
     reader.stop()
+
+
+@pytest.mark.timeout(400)
+def test_history_that_is_gone_is_an_error_unless_it_is_archived_or_to_be_forgotten(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    now = [1_767_225_600_000]
+    log = SqliteLog(tmp_path / "log.db", clock=lambda: now[0])
+    hour = timedelta(hours=1)
+    log.create_topic("kept", 2, TopicSettings(retention=hour, archive="archive"))
+    log.create_topic("lost", 1, TopicSettings(retention=hour))
+    kept, lost = (counts(tmp_path, log.url, topic, topic) for topic in ("kept", "lost"))
+    other = f"sqlite:{tmp_path / 'batch.db'}"
+
+    def append(first: int) -> None:
+        for number in range(first, first + 30, 10):
+            now[0] += 10
+            for topic in ("kept", "lost"):
+                events = pages(*(f"p{each % 7}" for each in range(number, number + 10)))
+                log.append(topic, [event._replace(key=b"%d" % place) for place, event in enumerate(events)])
+
+    append(0)
+    for pipeline in (kept, lost):
+        run(pipeline, spark=spark, once=True)
+    run_batch(lost, spark=spark, to=other)
+    now[0] += 2 * 3_600_000
+    append(30)
+    for topic in ("kept", "lost"):
+        log.maintain(topic)
+    assert log.bounds("lost")[0].start == 30
+    assert all(bound.start > 0 for bound in log.bounds("kept").values())
+
+    run(kept, spark=spark, once=True)
+    whole = kept.views["pages"].frame().rows()
+    assert sum(n for _, n in whole) == 60
+    assert verify(kept, spark=spark).equal
+    assert sum(as_of(kept, "pages", 0, spark=spark)["n"].to_pylist()) == 30
+    done = run(kept, spark=spark, once=True, rebuild=True, rate_limit=10)
+    assert (done.batch, done.records) == (5, 60)  # an append is a batch, in the archive too
+    assert kept.views["pages"].frame().rows() == whole
+    assert run_batch(kept, spark=spark, out=tmp_path / "out").counts["records"] == 60
+
+    run(lost, spark=spark, once=True)
+    before = lost.views["pages"].frame().rows()
+    calls: list[Callable[..., Any]] = [
+        partial(run, once=True, rebuild=True), rebuild, partial(run_batch, to=other), verify, partial(as_of, view="pages", at=0),
+    ]  # fmt: skip
+    for call in calls:
+        with pytest.raises(OffsetOutOfRange, match="topic lost partition 0: offsets 0 to 29 are gone") as caught:
+            call(lost, spark=spark)
+        assert caught.value.missing == (0, 30)
+        assert "--forget-history" in caught.value.hint
+    assert lost.views["pages"].frame().rows() == before
+    for call in calls[:3]:
+        call(lost, spark=spark, forget_history=True)
+    assert sum(n for _, n in lost.views["pages"].frame().rows()) == 30
+
+    log.delete_topic("kept")
+    log.create_topic("kept", 2, TopicSettings(retention=hour, archive="archive"))
+    with pytest.raises(LogError, match=r"archive .*/kept: it is of a topic kept that was deleted and made again"):
+        run(kept, spark=spark, once=True, rebuild=True)
+    log.close()

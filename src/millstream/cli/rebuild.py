@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from millstream.cli.output import json_option, log_option, opened_pipeline, quiet_spark, spark_options, stderr
-from millstream.cli.run import shown, stopping
+from millstream.cli.run import FORGET, shown, stopping
 from millstream.errors import UnknownView
 
 
@@ -17,6 +17,7 @@ from millstream.errors import UnknownView
 @click.option(
     "--rate-limit", type=click.IntRange(1), metavar="N", help="At most N records a batch.  [default: 4000000]"
 )
+@click.option("--forget-history", is_flag=True, help=FORGET)
 @spark_options
 @log_option
 @json_option
@@ -26,6 +27,7 @@ def command(
     takeover: bool,
     rollback: bool,
     rate_limit: int | None,
+    forget_history: bool,
     master: str | None,
     conf: tuple[str, ...],
     log_url: str | None,
@@ -54,7 +56,14 @@ def command(
         stderr().print(f"{pipeline.name}: the version before is back; `millstream run` goes on with its definition")
         return
     with stopping() as stop, quiet_spark(pipeline), shown(pipeline, as_json) as report:
-        rebuild(pipeline, takeover=takeover, rate_limit=rate_limit, progress=report, stop=stop)
+        rebuild(
+            pipeline,
+            takeover=takeover,
+            rate_limit=rate_limit,
+            forget_history=forget_history,
+            progress=report,
+            stop=stop,
+        )
     if not as_json:
         said = (
             "interrupted; the same command goes on"

@@ -48,6 +48,8 @@ COLUMNS = {
     "seconds": "BATCH SECONDS",
 }
 
+FORGET = "Compute the views from what is left of the log, though some of what they were made from is gone."
+
 
 @click.command("run")
 @click.argument("file", metavar="FILE")
@@ -72,6 +74,7 @@ COLUMNS = {
 @click.option(
     "--send-again", is_flag=True, help="With --rebuild: add rows of views without a key to their sinks once more."
 )
+@click.option("--forget-history", is_flag=True, help=f"With --rebuild or --batch: {FORGET[0].lower()}{FORGET[1:]}")
 @click.option("--batch", is_flag=True, help="Compute the views over a range of the log by one Spark job, and end.")
 @click.option(
     "--from", "first", metavar="WHERE", help="With --batch: begin at a time, or at {TOPIC: {PARTITION: OFFSET}}."
@@ -95,6 +98,7 @@ def command(
     takeover: bool,
     rebuild: bool,
     send_again: bool,
+    forget_history: bool,
     batch: bool,
     first: str | None,
     until: str | None,
@@ -125,7 +129,7 @@ def command(
 
     pipeline = opened_pipeline(file, log_url, master=master, conf=conf)
     if batch:
-        _run_batch(pipeline, first, until, close=close, to=to, out=out, as_json=as_json)
+        _run_batch(pipeline, first, until, close=close, to=to, out=out, forget_history=forget_history, as_json=as_json)
         return
     pause = interval if isinstance(interval, timedelta) else timedelta(0)
     with stopping() as stop, quiet_spark(pipeline), shown(pipeline, as_json) as report:
@@ -139,6 +143,7 @@ def command(
             takeover=takeover,
             rebuild=rebuild,
             send_again=send_again,
+            forget_history=forget_history,
             heartbeats=not no_heartbeats,
             progress=report,
             stop=stop,
@@ -171,13 +176,14 @@ def _run_batch(
     close: bool,
     to: str | None,
     out: str | None,
+    forget_history: bool,
     as_json: bool,
 ) -> None:
     from millstream.runtime.batch import run_batch
 
     start, end = _bound("--from", first), _bound("--until", until)
     with quiet_spark(pipeline), stderr().status(f"computing the views of {pipeline.name}"):
-        made = run_batch(pipeline, start=start, until=end, close=close, to=to, out=out)
+        made = run_batch(pipeline, start=start, until=end, close=close, to=to, out=out, forget_history=forget_history)
     rows = {name: table.num_rows for name, table in made.views.items()}
     if as_json:
         facts = {"pipeline": made.pipeline, **made.counts, "seconds": made.seconds}

@@ -16,10 +16,10 @@ from typing import NamedTuple, TypeAlias
 
 import pyarrow as pa
 
-from millstream.errors import LogUnavailable, OffsetOutOfRange
+from millstream.errors import LogError, LogUnavailable, OffsetOutOfRange
 from millstream.event import Headers, Record
 from millstream.failpoint import failpoint
-from millstream.log.contract import Log
+from millstream.log.contract import Bounds, Log
 
 SCHEMA = pa.schema(
     [
@@ -53,6 +53,7 @@ class Archive:
     def __init__(self, root: str | Path, topic: str) -> None:
         self.topic = topic
         self.folder = Path(root) / topic
+        self._identity = self.folder / "topic.id"
 
     def pieces(self, partition: int) -> list[Piece]:
         """The files of a partition in order."""
@@ -60,6 +61,14 @@ class Archive:
         return sorted(
             Piece(int(path.stem[:20]), int(path.stem[21:]), path) for path in folder.glob("[0-9]*-[0-9]*.parquet")
         )
+
+    def check(self, log: Log) -> None:
+        """Refuse a topic that is not the one whose records are archived here, but another of its name."""
+        if (wanted := self._known()) and log.topic_id(self.topic) not in ("", wanted):
+            raise LogError(
+                f"archive {self.folder}: it is of a topic {self.topic} that was deleted and made again since",
+                hint="move the old archive away, or give the topic another: `millstream topics alter`",
+            )
 
     def span(self, partition: int) -> tuple[int, int] | None:
         """First and next offset of what is archived."""
@@ -73,6 +82,9 @@ class Archive:
         """
         taken = 0
         with self._alone():
+            self.check(log)
+            if not self._known():
+                self._identity.write_text(log.topic_id(self.topic), encoding="utf-8")
             for partition, bounds in log.bounds(self.topic).items():
                 end = min(bounds.end, (upto or {}).get(partition, bounds.end))
                 span = self.span(partition)
@@ -96,6 +108,20 @@ class Archive:
                     taken += count
         return taken
 
+    def appended(self, partition: int, start: int, most: int) -> tuple[list[int], list[int]]:
+        """Offsets from ``start`` on, and when each was appended (milliseconds), until there are more than ``most`` of them."""
+        import pyarrow.parquet as pq  # slow to load, and rarely needed
+
+        offsets: list[int] = []
+        times: list[int] = []
+        for piece in self.pieces(partition):
+            if piece.next > start and len(offsets) <= most:
+                table = pq.read_table(piece.path, columns=["offset", "append_time"])
+                low = int(table["offset"].to_numpy().searchsorted(start))
+                offsets += table["offset"].slice(low).to_pylist()
+                times += table["append_time"].slice(low).cast(pa.timestamp("ms", "UTC")).cast(pa.int64()).to_pylist()
+        return offsets, times
+
     def read(self, partition: int, start: int, end: int) -> Iterator[pa.RecordBatch]:
         """Archived records with start ≤ offset < end, in order."""
         import pyarrow.parquet as pq  # slow to load, and rarely needed
@@ -108,6 +134,10 @@ class Archive:
                     low, high = offsets.searchsorted(start), offsets.searchsorted(end)
                     if low < high:
                         yield batch.slice(low, high - low)
+
+    def _known(self) -> str:
+        """The id of the topic that is archived here; archives of before do not say."""
+        return self._identity.read_text(encoding="utf-8") if self._identity.exists() else ""
 
     def _write(self, log: Log, partition: int, first: int, end: int) -> tuple[int, int]:
         """Write one file; give its number of records and the offset after it."""
@@ -149,6 +179,31 @@ class Archive:
         with (self.folder / ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
+
+
+def archive_of(log: Log, topic: str, folder: str | None = None) -> Archive | None:
+    """The archive of a topic in a folder, or else in the one that its settings name; None if there is none."""
+    root = folder or log.topic(topic).settings.archive
+    if not root:
+        return None
+    archive = Archive(log.archive_path(root), topic)
+    archive.check(log)
+    return archive
+
+
+def reaching_back(archive: Archive | None, bounds: Mapping[int, Bounds]) -> dict[int, Bounds]:
+    """What there is to read of each partition, the archive included, where the live log goes on from it."""
+    found = dict(bounds)
+    for partition, bound in bounds.items():
+        span = archive.span(partition) if archive else None
+        if span and bound.start <= span[1] <= bound.end:
+            found[partition] = Bounds(min(span[0], bound.start), bound.end)
+    return found
+
+
+def whole_bounds(log: Log, topic: str) -> dict[int, Bounds]:
+    """What there is to read of a topic, its archive included."""
+    return reaching_back(archive_of(log, topic), log.bounds(topic))
 
 
 Row: TypeAlias = tuple[int, int, int, bytes | None, bytes | None, Headers | None]

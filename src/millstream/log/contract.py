@@ -19,6 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from pathlib import Path
 from types import TracebackType
 from typing import Literal, NamedTuple, Self, TypeAlias
 
@@ -323,6 +324,10 @@ class Log(_Closing):
     @abstractmethod
     def maintain(self, topic: str) -> Maintenance:
         """Apply retention and compaction now."""
+
+    def archive_path(self, archive: str) -> Path:
+        """Where a topic's archive lies."""
+        return Path(archive)
 
     def read(self, topic: str, partition: int, offset: int, limit: int = 1000) -> list[Record]:
         """Give up to ``limit`` records from ``offset`` on; fewer only at the end of the partition."""

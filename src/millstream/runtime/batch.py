@@ -25,17 +25,18 @@ from millstream.kernel.chunk import WEIGHT
 from millstream.kernel.host import Host
 from millstream.kernel.unpack import Arrived, unpack
 from millstream.log import Log, open_log
+from millstream.log.archive import whole_bounds
 from millstream.log.contract import start_offsets
 from millstream.log.heartbeat import write_heartbeat
 from millstream.pipeline import Pipeline
 from millstream.plan.chain import Chain
 from millstream.runtime.begin import RECORDS, chain_of, our_settings, session_for, targets_of
-from millstream.runtime.checkpoint import BATCH, folder_of, identity_of, versions
+from millstream.runtime.checkpoint import BATCH, began_at, folder_of, identity_of, versions
 from millstream.runtime.delivery import Position, accepted, chunks_of, counts_table, finish, rejects_table
 from millstream.runtime.failure import explain
 from millstream.runtime.files import check_folder, write_files
 from millstream.runtime.sending import letters
-from millstream.runtime.topics import ids_of
+from millstream.runtime.topics import check_start, ids_of
 from millstream.sink import Batch, Sink, Target, open_sink
 from millstream.sink.contract import COUNTED, Refusal
 from millstream.sink.lease import Keeper
@@ -82,6 +83,7 @@ def run_batch(
     close: bool = False,
     to: str | None = None,
     out: str | Path | None = None,
+    forget_history: bool = False,
 ) -> Batched:
     """Compute every view over a range of the log, all of it unless said, and replace what the target holds.
 
@@ -90,7 +92,8 @@ def run_batch(
     ``start`` and ``until`` are times or offsets; at a time, streams are cut, but tables are read from their beginning, because
     their rows then are what came before. ``close`` ends all time after the last record: every window closes.
 
-    Raises PipelineError if a stream keeps the views, AlreadyRunning if one is running.
+    Raises PipelineError if a stream keeps the views, AlreadyRunning if one is running; OffsetOutOfRange if the batch whose views it
+    replaces had records that the log has lost, unless a ``start`` is named or ``forget_history``.
     """
     if to is not None and out is not None:
         raise ConfigError("found both to and out, expected one of them", hint="a store of views, or a folder of files")
@@ -105,6 +108,10 @@ def run_batch(
         log = stack.enter_context(open_log(pipeline.log, create=False, kafka=pipeline.kafka))
         first, last = range_of(log, chain, start, until)
         sinks = {} if out is not None else _claim(stack, pipeline, chain, own=to is None)
+        if start is None and not forget_history:
+            bounds = {topic: whole_bounds(log, topic) for topic in first}
+            for sink, _ in sinks.values():
+                check_start(pipeline.name, began_at(Path(), sink.last(pipeline.name)), bounds)
         session = session_for(pipeline, chain, spark)
         computed = compute(session, wanted, first, last, close=close, shortened=True)
         made, refused = computed.changes, list[tuple[str, Refusal]]()
@@ -185,7 +192,7 @@ def range_of(log: Log, chain: Chain, start: Bound, until: Bound) -> tuple[Offset
                 raise ConfigError(f"the pipeline reads no topic {topic}; it reads {', '.join(sorted(topics))}")
     first, last = {}, {}
     for topic, kind in topics.items():
-        bounds = log.bounds(topic)
+        bounds = whole_bounds(log, topic)
         first[topic] = {p: bound.start for p, bound in bounds.items()}
         last[topic] = {p: bound.end for p, bound in bounds.items()}
         if isinstance(start, datetime):

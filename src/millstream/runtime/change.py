@@ -12,6 +12,7 @@ from typing import Literal, TypeAlias
 
 from millstream.errors import CheckpointMismatch, ViewStoreUnavailable
 from millstream.log import open_log
+from millstream.log.archive import whole_bounds
 from millstream.pipeline import Pipeline
 from millstream.plan.layout import kernels
 from millstream.runtime.begin import chain_of
@@ -76,7 +77,7 @@ def change_of(pipeline: Pipeline) -> Change:
         for feed in chain.feeds:
             topic = feed.source.topic
             began = there.start.get(topic, {}) if there is not None else {}
-            for partition, bound in log.bounds(topic).items():
+            for partition, bound in whole_bounds(log, topic).items():
                 records += bound.end - bound.start
                 if began.get(partition, bound.start) < bound.start:
                     gaps.append(Gap(topic, partition, began[partition], bound.start))

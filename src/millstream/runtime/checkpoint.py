@@ -114,6 +114,17 @@ def open_checkpoint(
     return found
 
 
+def began_at(folder: Path, last: Entry | None) -> dict[str, dict[int, int]]:
+    """Where in the log the views of a pipeline began, as far as their ledger or the checkpoint say."""
+    if last is not None:
+        return {topic: {int(p): at for p, at in each.items()} for topic, each in last.state.get("start", {}).items()}
+    try:
+        found = read_checkpoint(folder)
+    except CheckpointMismatch:
+        return {}
+    return found.start if found is not None else {}
+
+
 def newest_entry(pipeline: str, lasts: Mapping[str, Entry | None]) -> Entry | None:
     """The newest entry of the ledgers of all stores, by their addresses; refuses stores that are not of one run.
 

@@ -90,32 +90,22 @@ def check_progress(folder: Path, pipeline: str, lasts: Mapping[str, Entry | None
             raise CheckpointMismatch(f"pipeline {pipeline}: {state} is gone: the state of its views", hint=whole)
 
 
-def drop_too_large(
-    folder: Path, lasts: Mapping[str, Entry | None], start: Mapping[str, Mapping[int, int]], limit: int
-) -> bool:
-    """Unplan a batch that no store has and that has more records than the limit, so that a smaller one comes instead.
+def drop_unwritten(folder: Path, lasts: Mapping[str, Entry | None]) -> bool:
+    """Unplan a batch that no store has, so that it is planned again: by smaller limits, if it was too large to be done.
 
     Only for a pipeline without sinks: a process that was left behind may still send the batch as it was planned, and a sink knows
     batches by their number alone. Stores refuse it by its fence. What tasks of it wrote of state has names of its own.
     """
-    planned, finished = newest_planned(folder), newest_finished(folder)
-    if planned is None or planned == finished or any(last and last.batch >= planned for last in lasts.values()):
-        return False
-    try:
-        end = planned_end(folder, planned)
-    except CheckpointMismatch:  # cut short by a power cut, before anything of the batch was written
-        end = {}
-    before = planned_end(folder, finished) if finished is not None else _as_text(start)
-    size = sum(upto - before.get(topic, {}).get(p, 0) for topic, found in end.items() for p, upto in found.items())
-    if end and size <= limit:
+    planned = newest_planned(folder)
+    if (
+        planned is None
+        or planned == newest_finished(folder)
+        or any(last and last.batch >= planned for last in lasts.values())
+    ):
         return False
     for path in (folder / "offsets" / str(planned), folder / "offsets" / f".{planned}.crc"):
         path.unlink(missing_ok=True)
     return True
-
-
-def _as_text(offsets: Mapping[str, Mapping[int, int]]) -> Offsets:
-    return {topic: {str(p): at for p, at in found.items()} for topic, found in offsets.items()}
 
 
 def _newest(folder: Path) -> int | None:

@@ -35,16 +35,18 @@ def rebuild(
     spark: SparkSession | None = None,
     takeover: bool = False,
     rate_limit: int | None = None,
+    forget_history: bool = False,
     progress: Callable[[Progress], None] | None = None,
     stop: threading.Event | None = None,
 ) -> Progress:
     """Compute all views anew beside the stored ones, then let them take their place; give the last progress.
 
     One that was interrupted goes on where it was. Raises AlreadyRunning if the old version still runs when the new one has caught
-    up, unless ``takeover``: that one then ends; PipelineError if a view with a sink is kept nowhere.
+    up, unless ``takeover``: that one then ends; PipelineError if a view with a sink is kept nowhere; OffsetOutOfRange if the log has
+    lost what the stored version was made from, unless ``forget_history``.
     """
     refuse_beside(pipeline)
-    _check_past(pipeline)
+    _check_past(pipeline, forget=forget_history)
     stop = stop or threading.Event()
 
     def catch_up() -> Progress:
@@ -56,13 +58,14 @@ def rebuild(
     return done
 
 
-def _check_past(pipeline: Pipeline) -> None:
+def _check_past(pipeline: Pipeline, *, forget: bool) -> None:
     """Refuse where the log has not what the stored version was made from: the new one would lack it."""
     last = last_of(pipeline)
     if last is not None:
         topics = {feed.source.topic for feed in chain_of(pipeline).feeds}
         with open_log(pipeline.log, create=False, kafka=pipeline.kafka) as log:
-            check_past(log, pipeline.name, Position.restore({}, last.offsets, last.state).only(topics))
+            position = Position.restore({}, last.offsets, last.state).only(topics)
+            check_past(log, pipeline.name, position, forget=forget)
 
 
 def roll_back(pipeline: Pipeline, *, takeover: bool = False) -> None:

@@ -27,6 +27,7 @@ from millstream.kernel import aside
 from millstream.kernel.host import Host
 from millstream.kernel.state import FOREVER
 from millstream.log import open_log
+from millstream.log.archive import whole_bounds
 from millstream.log.contract import Bounds
 from millstream.log.scan import Part, records_within
 from millstream.log.sqlite import SqliteLog
@@ -35,6 +36,7 @@ from millstream.pipeline import Pipeline
 from millstream.plan.schema import parse_duration
 from millstream.runtime.begin import as_it_runs, chain_of, our_settings, session_for, targets_of
 from millstream.runtime.checkpoint import (
+    began_at,
     folder_for,
     folder_of,
     fresh_folder,
@@ -52,10 +54,10 @@ from millstream.runtime.heartbeat import Heartbeats, finished_offsets
 from millstream.runtime.history import check_history
 from millstream.runtime.moved import settle
 from millstream.runtime.places import before_of, claimed, clear_outlets, finish_exchange, first_rows, open_outlets
-from millstream.runtime.planned import check_progress, drop_too_large, secure
+from millstream.runtime.planned import check_progress, drop_unwritten, secure
 from millstream.runtime.report import guarded
 from millstream.runtime.sending import Patience, Sender, epoch_after
-from millstream.runtime.topics import check_ends, check_same, ids_of
+from millstream.runtime.topics import check_ends, check_same, check_start, ids_of
 from millstream.sink.beside import NEXT
 from millstream.spark import shortcut
 from millstream.spark.lower import decode, feed_types, staged
@@ -84,8 +86,10 @@ _LOG = "log: "
 class Options:
     """How to run. ``once`` stops when everything that was there at the start is done; ``close`` then ends all time.
 
-    ``rate_limit`` bounds the records of a batch, ``byte_limit`` their bytes; an append is never cut in two. ``rebuild`` forgets views and checkpoint
-    first, and adds all rows of views without a key to their sinks again only with ``send_again``. ``takeover`` takes the pipeline from whoever runs it. ``beside`` builds a version beside the one that is stored, for
+    ``rate_limit`` bounds the records of a batch, ``byte_limit`` their bytes; an append is never cut in two. ``rebuild`` forgets
+    views and checkpoint first, and is refused where the log has lost what they were made from, unless ``forget_history``; it adds
+    all rows of views without a key to their sinks again only with ``send_again``. ``takeover`` takes the pipeline from whoever
+    runs it. ``beside`` builds a version beside the one that is stored, for
     :mod:`millstream.runtime.rebuild`: under names of its own, and nothing is sent to sinks. Without ``heartbeats`` nothing is
     appended to the log, so that windows close only by what comes.
     """
@@ -100,6 +104,7 @@ class Options:
     heartbeats: bool = True
     byte_limit: int = BYTE_LIMIT
     send_again: bool = False
+    forget_history: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +147,7 @@ def run(
     send_again: bool = False,
     beside: bool = False,
     heartbeats: bool = True,
+    forget_history: bool = False,
     progress: Callable[[Progress], None] | None = None,
     stop: threading.Event | None = None,
 ) -> Progress:
@@ -155,7 +161,17 @@ def run(
     limit = RATE_LIMIT if rate_limit is None else rate_limit
     most = BYTE_LIMIT if byte_limit is None else byte_limit
     options = Options(
-        once or close, close, parse_duration(interval), limit, takeover, rebuild, beside, heartbeats, most, send_again
+        once or close,
+        close,
+        parse_duration(interval),
+        limit,
+        takeover,
+        rebuild,
+        beside,
+        heartbeats,
+        most,
+        send_again,
+        forget_history,
     )
     for name, given in (("rate_limit", limit), ("byte_limit", most)):
         if given < 1:
@@ -182,7 +198,7 @@ class _Run:
     def run(self, given: SparkSession | None) -> Progress:
         with ExitStack() as stack:
             self.log = stack.enter_context(open_log(self.pipeline.log, create=False, kafka=self.pipeline.kafka))
-            bounds = {feed.source.topic: self.log.bounds(feed.source.topic) for feed in self.chain.feeds}
+            bounds = {feed.source.topic: whole_bounds(self.log, feed.source.topic) for feed in self.chain.feeds}
             check_history(self.pipeline.views, self.log)
             addresses = {output.to for output in self.chain.outputs}
             if not (self.options.rebuild or self.options.beside):
@@ -205,6 +221,8 @@ class _Run:
             if self.options.beside and not any(lasts.values()):
                 folder = fresh_folder(folder)
             if self.options.rebuild:
+                if not self.options.forget_history:
+                    check_start(self.pipeline.name, began_at(folder, next(filter(None, lasts.values()), None)), bounds)
                 clear_outlets(
                     outlets,
                     self.pipeline,
@@ -232,7 +250,7 @@ class _Run:
             )
             check_progress(folder, self.pipeline.name, lasts)
             if not outlets:
-                drop_too_large(folder, lasts, checkpoint.start, self.options.rate_limit)
+                drop_unwritten(folder, lasts)
             settle(folder)
             if is_local(spark.sparkContext.master):
                 folder.chmod(0o700)  # its state is the rows

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from millstream.errors import CheckpointMismatch, OffsetOutOfRange
 from millstream.log import Log
+from millstream.log.archive import whole_bounds
 from millstream.log.contract import Bounds
 from millstream.runtime.delivery import Position
 
@@ -48,18 +49,27 @@ def check_ends(
                 )
 
 
-def check_past(log: Log, pipeline: str, position: Position) -> None:
-    """Refuse to compute anew what the log no longer has, or has otherwise."""
+def check_past(log: Log, pipeline: str, position: Position, *, forget: bool = False) -> None:
+    """Refuse to compute anew what the log, its archives included, no longer has, or has otherwise; ``forget`` allows the former."""
     check_same(pipeline, position.topics, ids_of(log, position.start))
-    bounds = {topic: log.bounds(topic) for topic in position.start}
+    bounds = {topic: whole_bounds(log, topic) for topic in position.start}
     check_ends(pipeline, position.offsets, bounds)
-    for topic, found in position.start.items():
-        for partition, offset in found.items():
-            first = bounds[topic][partition].start
-            if offset < first:
+    if not forget:
+        check_start(pipeline, position.start, bounds)
+
+
+def check_start(
+    pipeline: str, start: Mapping[str, Mapping[int, int]], bounds: Mapping[str, Mapping[int, Bounds]]
+) -> None:
+    """Refuse if records that views were made from are gone: what is computed now would lack them."""
+    for topic, found in bounds.items():
+        for partition, bound in found.items():
+            offset = start.get(topic, {}).get(partition, bound.start)
+            if offset < bound.start:
                 raise OffsetOutOfRange(
-                    f"topic {topic} partition {partition}: offsets {offset} to {first - 1} are gone; the views of {pipeline} were"
-                    " made from them",
-                    missing=(offset, first),
-                    hint="views older than the log cannot be computed anew; lengthen the topic's retention",
+                    f"topic {topic} partition {partition}: offsets {offset} to {bound.start - 1} are gone; the views of {pipeline}"
+                    " were made from them, and computed anew they would lack them",
+                    missing=(offset, bound.start),
+                    hint="give the topic an archive or a longer retention next time; --forget-history computes the views from what"
+                    " is left (`run --rebuild`, `run --batch` and `rebuild` take it)",
                 )

@@ -8,19 +8,20 @@ from __future__ import annotations
 import json
 import sys
 import time
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import compress
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import pyarrow as pa
 
 from millstream.errors import ConfigError
 from millstream.event import TopicPartition
-from millstream.log.archive import Archive, to_arrow
-from millstream.log.contract import Bounds
+from millstream.log.archive import Archive, archive_of, reaching_back, to_arrow
+from millstream.log.contract import Bounds, check_offset
 from millstream.log.scan import Part, Values, records_within, scan_rows, scan_values
 from millstream.log.sqlite import SqliteLog
 from millstream.log.store import first_appended_after, records_table
@@ -104,6 +105,14 @@ class _Reading:
         return self.files.decoder
 
 
+class Past(NamedTuple):
+    """Archived records: their offsets, when they were appended, and whether there are more, of which nothing need be known."""
+
+    offsets: list[int]
+    times: list[int]
+    more: bool
+
+
 class Embedded(_Reading):
     """The embedded log, and its archive."""
 
@@ -118,8 +127,9 @@ class Embedded(_Reading):
         return self._opened
 
     def archive(self, topic: str) -> Archive | None:
-        """The archive of a topic, where one is named."""
-        return Archive(self.log.archive_path(self.options.archive), topic) if self.options.archive else None
+        """The archive of a topic: where the option names it, or the topic itself, if it is asked for."""
+        wanted = self.options.archive or self.options.archives
+        return archive_of(self.log, topic, self.options.archive) if wanted else None
 
     def bounds(self) -> dict[str, dict[int, Bounds]]:
         """What there is to read, the archive included."""
@@ -129,13 +139,7 @@ class Embedded(_Reading):
             bounds = {
                 topic: {p: bound for p, bound in found.items() if p in chosen[topic]} for topic, found in bounds.items()
             }
-        for topic in self.options.topics:
-            if archive := self.archive(topic):
-                for partition, bound in bounds[topic].items():
-                    span = archive.span(partition)
-                    if span and span[1] >= bound.start:
-                        bounds[topic][partition] = Bounds(min(span[0], bound.start), bound.end)
-        return bounds
+        return {topic: reaching_back(self.archive(topic), found) for topic, found in bounds.items()}
 
     def records_within(self, ranges: Sequence[Part], size: int) -> int:
         """As the log estimates it."""
@@ -147,33 +151,56 @@ class Embedded(_Reading):
 
     def cut(self, ranges: Sequence[Part], limit: int) -> list[int]:
         """The latest time up to which there are no more than the limit; at least that of the first append."""
+        past = {part: self._past(part, limit) for part in ranges}
         with self.log.store.read() as db:
             tables = {part: records_table(self.log.row(part.topic, db).id, part.partition) for part in ranges}
 
-            def at(millis: int) -> list[int]:
-                return [first_appended_after(db, table, part.start, part.end, millis) for part, table in tables.items()]
+            def after(part: Part, millis: int) -> int:
+                old = past[part]
+                if (place := bisect_right(old.times, millis)) < len(old.offsets):
+                    return old.offsets[place]
+                first = old.offsets[-1] + 1 if old.offsets else part.start
+                return first if old.more else first_appended_after(db, tables[part], first, part.end, millis)
 
-            def appended(table: str, offset: int) -> int:
+            def at(millis: int) -> list[int]:
+                return [after(part, millis) for part in ranges]
+
+            def appended(part: Part, offset: int) -> int:
+                old, table = past[part], tables[part]
+                if old.offsets and offset <= old.offsets[-1]:
+                    return old.times[bisect_left(old.offsets, offset)]
                 found = db.execute(
                     f"SELECT appended FROM {table} WHERE offset >= ? ORDER BY offset LIMIT 1", (offset,)
                 ).get
                 return int(found or 0)
 
-            low = min(appended(table, part.start) for part, table in tables.items())
-            high = max(appended(table, part.end - 1) for part, table in tables.items())
+            low = min(appended(part, part.start) for part in ranges)
+            high = max(appended(part, part.end - 1) for part in ranges)
             while low < high:
                 middle = (low + high + 1) // 2
                 count = sum(offset - part.start for offset, part in zip(at(middle), ranges, strict=True))
                 low, high = (middle, high) if count <= limit else (low, middle - 1)
             return at(low)
 
+    def _past(self, part: Part, limit: int) -> Past:
+        """What of a range is archived and no longer live, as far as a limit can matter."""
+        archive = self.archive(part.topic)
+        live = self.log.bounds(part.topic)[part.partition].start if archive else part.start
+        if archive is None or part.start >= live:
+            return Past([], [], more=False)
+        offsets, times = archive.appended(part.partition, part.start, limit)
+        count = bisect_left(offsets, live)
+        return Past(offsets[:count], times[:count], more=count == len(offsets) > limit)
+
     def read(self, part: Part, gate: Gate | None) -> Iterator[pa.RecordBatch]:
-        """First what is archived, then what is live."""
+        """First what is archived and no longer live, then what is live."""
         live, decoder = part.start, self.decoder
         archive = self.archive(part.topic)
-        span = archive.span(part.partition) if archive else None
-        if archive and span and span[0] <= part.start < span[1]:
-            live = min(span[1], part.end)
+        bounds = self.log.bounds(part.topic) if archive else {}
+        if archive and live < bounds[part.partition].start:
+            whole = reaching_back(archive, bounds)[part.partition]
+            check_offset(TopicPartition(part.topic, part.partition), live, whole)
+            live = min(bounds[part.partition].start, part.end)
             for batch in archive.read(part.partition, part.start, live):
                 yield from self._batch(batch, gate)
         while live < part.end:

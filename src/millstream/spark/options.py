@@ -35,6 +35,7 @@ class Options:
     max_bytes: int | None = None
     kafka: str = ""
     patience: float = 60.0
+    archives: bool = False
 
     @property
     def columns(self) -> list[str]:
@@ -78,6 +79,7 @@ class Options:
             else None,
             kafka=low.get("kafka", ""),
             patience=float(low.get("patience", "60")),
+            archives=low.get("archives", "false").lower() == "true",
         )
 
 

@@ -73,7 +73,7 @@ def stream_records(
         options |= {"log": log, "kafka": private.write("kafka", json.dumps(client).encode()), "patience": str(patience)}
     spark.dataSource.register(MillstreamSource)
     options |= {"subscribe": ",".join(partitions), "assign": assign, "group": group, "watermarks": watermarks}
-    options |= {"includeAppendTime": "true", "includeHeaders": "false", "wholeAppends": "true"}
+    options |= {"includeAppendTime": "true", "includeHeaders": "false", "wholeAppends": "true", "archives": "true"}
     options |= {"maxBytesPerTrigger": str(max_bytes or "")}
     return _ours(spark.readStream.format("millstream").options(**options), decoder)
 
@@ -97,7 +97,7 @@ def batch_records(
         check_local(spark, log)
         spark.dataSource.register(MillstreamSource)
         options |= {"log": absolute(log), "subscribe": ",".join(end), "assign": assign}
-        options |= {"includeAppendTime": "true", "includeHeaders": "false"}
+        options |= {"includeAppendTime": "true", "includeHeaders": "false", "archives": "true"}
         return _ours(spark.read.format("millstream").options(**options), decoder)
     options |= {"assign": assign, **kafka_options(log, kafka)}
     return _kafka(spark.read.format("kafka").options(**options), decoder)

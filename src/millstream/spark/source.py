@@ -3,7 +3,7 @@
 Columns and option names are those of Spark's Kafka source: key, value, topic, partition, offset, timestamp, headers;
 ``subscribe`` (topics, by comma), ``startingOffsets``, ``endingOffsets`` (batch), ``startingTimestamp``,
 ``maxOffsetsPerTrigger``, ``minPartitions``; ``maxBytesPerTrigger``, estimated, is that of Spark's files. Ours are ``log`` (the address), ``archive`` (a folder: offsets that have
-left the live log are read from there), ``group`` (the consumer group that shows the progress, ``spark-TOPIC`` unless
+left the live log are read from there; with ``archives`` from where each topic has its own), ``group`` (the consumer group that shows the progress, ``spark-TOPIC`` unless
 named), ``includeAppendTime``, ``includeHeaders`` (true unless said), ``assign`` (JSON, topic → partitions: only these, even if the topic grows),
 ``wholeAppends`` (a limit never cuts an append in two: all partitions are cut at one append time), and for pipelines ``decoder``
 (see :mod:`millstream.spark.shortcut`), ``kafka`` and ``watermarks``: files that only their owner can read, with the settings of a Kafka
