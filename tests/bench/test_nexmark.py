@@ -26,7 +26,8 @@ from millstream.errors import ConfigError
 from millstream.event import Event
 from millstream.log import open_log
 from millstream.runtime.run import run
-from millstream.testing import Trial
+from millstream.testing import KafkaBroker, Trial
+from tests.contracts.log import name
 from tests.runtime.shop_file import Child, load
 from tests.runtime.shop_file import batches as batches_of
 
@@ -127,6 +128,19 @@ def test_a_run_on_spark_that_is_killed_in_the_middle_goes_on(minute: Data, spark
     assert [batch for batch, _ in batches_of(pipeline)] == [0]
     run(pipeline, spark=spark, close=True, rate_limit=1_500)
     assert minute.wrong({query: answer_of(pipeline, query) for query in TOGETHER}) == {}
+
+
+def test_answers_on_kafka_are_the_same(minute: Data, spark: SparkSession, kafka: KafkaBroker, tmp_path: Path) -> None:
+    queries = ["q1", "q3", "q4", "q5", "q7", "q8", "q9", "q13", "q16", "q18"]
+    fill_side(kafka.url)
+    topic = name()
+    batches = [minute.values[first : first + 500] for first in range(0, COUNT, 500)]
+    assert fill(kafka.url, batches, topic=topic, partitions=2) == COUNT
+    pipeline = pipeline_of(queries, kafka.url, tmp_path, topic=topic)
+    progress = run(pipeline, spark=spark, close=True, rate_limit=900)
+    assert progress.batch is not None
+    assert progress.batch >= 4
+    assert minute.wrong({query: answer_of(pipeline, query) for query in queries}) == {}
 
 
 def test_the_command_says_how_fast_and_whether_right(
