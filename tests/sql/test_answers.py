@@ -15,6 +15,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from millstream import Pipeline
+from millstream.errors import PlanError
 from millstream.plan.relation import Relation
 from millstream.sql.query import compile_query
 from millstream.testing import Trial
@@ -281,3 +282,69 @@ def test_the_time_of_one_side_after_a_join_is_found_under_its_name(trial: Begin)
         WHERE b.auction = s.id AND s.at BETWEEN b.at - INTERVAL 11 SECONDS AND b.at
     """
     assert answer(trial, sql, feed) == [(at(0), at(0), False), (at(0), at(11), True)]
+
+
+def some_repeats(trial: Trial) -> None:
+    trial.feed("bid", [bid(1, 10, 0), bid(1, 11, 0.5, bidder=2), bid(1, 20, 4), bid(2, 30, 5)])
+    trial.feed("bid", [bid(1, 40, 6), bid(2, 60, 30)])
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        (
+            "SELECT auction, price FROM deduplicate(TABLE bid PARTITION BY auction, at, INTERVAL 5 SECONDS)",
+            [(1, 10), (1, 40), (2, 30), (2, 60)],
+        ),
+        (
+            "SELECT auction, price FROM deduplicate(TABLE bid PARTITION BY auction, bidder, DESCRIPTOR(at)) AS once",
+            [(1, 10), (1, 11), (2, 30)],
+        ),
+        (
+            """SELECT window_start, count(*) AS n FROM tumble(
+                 TABLE deduplicate(TABLE bid PARTITION BY auction, at, INTERVAL 5 SECONDS), at, INTERVAL 10 SECONDS)
+               GROUP BY window_start, window_end""",
+            [(at(0), 3), (at(30), 1)],
+        ),
+        (
+            """WITH once AS (SELECT b.auction, b.at FROM deduplicate(TABLE bid PARTITION BY auction, at, INTERVAL 9 SECONDS) b)
+               SELECT auction, count(*) AS n, window_end FROM session(TABLE once PARTITION BY auction, at, INTERVAL 20 SECONDS)
+               GROUP BY auction, window_start, window_end""",
+            [(1, 1, at(20)), (2, 1, at(25)), (2, 1, at(50))],
+        ),
+        (
+            """SELECT a.price, b.price AS other FROM deduplicate(TABLE bid PARTITION BY auction, at, INTERVAL 9 SECONDS) a
+               JOIN bid b ON a.auction = b.auction AND b.at BETWEEN a.at + INTERVAL 1 SECOND AND a.at + INTERVAL 5 SECONDS""",
+            [(10, 20)],
+        ),
+    ],
+)
+def test_a_stream_without_repeats_keeps_its_time(trial: Begin, sql: str, expected: Rows) -> None:
+    assert answer(trial, sql, some_repeats, unbounded=True) == expected
+
+
+@pytest.mark.parametrize(
+    ("call", "message", "hint"),
+    [
+        (
+            "deduplicate(TABLE bid, at)",
+            "expected the columns that tell repeats; found none",
+            "SELECT DISTINCT takes all",
+        ),
+        ("deduplicate(TABLE bid PARTITION BY auction)", "expected a table and its time", "PARTITION BY id, at"),
+        ("deduplicate(TABLE bid PARTITION BY auction, price)", "by price; expected at, the event time", ""),
+        ("deduplicate(TABLE users PARTITION BY id, id)", "users has none here", "QUALIFY row_number()"),
+        ("dedupe(TABLE bid, at)", "expected tumble, hop, session, slide or deduplicate", "deduplicate(TABLE"),
+        (
+            "tumble((SELECT * FROM bid QUALIFY row_number() OVER (PARTITION BY auction ORDER BY at) = 1), at, INTERVAL 1 DAY)",
+            "of the first rows of bid",
+            "deduplicate(TABLE … PARTITION BY id, at, INTERVAL 1 DAY) keeps the first",
+        ),
+    ],
+)
+def test_repeats_that_cannot_be_told_are_refused_at_their_place(call: str, message: str, hint: str) -> None:
+    pipeline, _ = bids()
+    with pytest.raises(PlanError) as caught:
+        pipeline.view("v", sql=f"SELECT * FROM {call}")
+    assert message in caught.value.message
+    assert hint in caught.value.hint

@@ -21,6 +21,7 @@ from millstream.plan.nodes import (
     Select,
     Session,
     Sliding,
+    Top,
     Tumbling,
     Where,
     Window,
@@ -158,6 +159,11 @@ def checked_window(window: Window, node: Node, what: str = "group_by") -> Window
         raise PlanError(
             f"{what}: {wanted} of rows that are of windows already: when they come depends on those",
             hint="group by window_start and window_end",
+        )
+    if isinstance(bottom, Top):
+        raise PlanError(
+            f"{what}: {wanted} of the first rows of {source.name}, which others may take the place of; expected a stream",
+            hint=f'deduplicate("id", within="1 day") keeps the first of each id by event time, and is a stream with {window.column}',
         )
     if not is_stream(node):
         raise PlanError(f"{what}: {wanted} of table {source.name}; tables have no windows, only streams do")

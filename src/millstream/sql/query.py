@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from millstream.plan import expression
-from millstream.plan.facts import visible
+from millstream.plan.facts import event_time, visible
 from millstream.plan.place import placed, said_at
 from millstream.plan.relation import Relation
 from millstream.sql import joins
@@ -23,8 +23,8 @@ from millstream.sql.look import bounded, looked
 from millstream.sql.parse import parse_query
 from millstream.sql.scope import Entry, Scope, query_inside
 from millstream.sql.subquery import split_subqueries, subquery_join
-from millstream.sql.syntax import Exploded, Joined, Query, Select, Table, Windowed
-from millstream.sql.windows import FIELDS, InFrom, is_window_call, with_windows
+from millstream.sql.syntax import Deduplicated, Exploded, Joined, Query, Select, Table, Windowed
+from millstream.sql.windows import FIELDS, InFrom, is_window_call, span, with_windows
 from millstream.sql.words import Origin, Piece, Text, all_of, conditions, words
 
 __all__ = ["Origin", "compile_query"]
@@ -197,6 +197,8 @@ class Compiler:
                     raise self.text.error(table.at, "windows of windows", "aggregate in a query in brackets first")
                 entry = with_windows(replace(entry, alias=table.alias or entry.alias))
                 return relation, entry, InFrom(table.what, table.at)
+            case Deduplicated() as said:
+                return self._deduplicated(said, table)
             case query:
                 relation = self.query(query)
         if table.columns:
@@ -209,6 +211,20 @@ class Compiler:
                     *(f"{expression.quote(old)} AS {expression.quote(new)}" for old, new in pairs)
                 )
         return relation, Entry.of(table.alias, visible(relation.node)), None
+
+    def _deduplicated(self, said: Deduplicated, table: Table) -> tuple[Relation, Entry, None]:
+        """The rows that are no repeats, by the stream's event time: they are a stream still, with that time."""
+        relation, entry, window = self._table(said.table)
+        if window:
+            raise self.text.error(table.at, "deduplicate of windows", "the other way round: tumble((SELECT …), at, …)")
+        scope = Scope(self.text, (entry,))
+        time, column = event_time(relation.node), expression.plain_column(scope.resolve(said.column)) or ""
+        if time is not None and column.lower() != time.lower():
+            raise self.text.error(said.column.at, f"deduplicate by {said.column.sql}; expected {time}, the event time")
+        within = span(self.text, said.within) if said.within else None
+        with said_at(self.text.place(table.at)):
+            made = relation.deduplicate([scope.resolve(each) for each in said.partition], within)
+        return made, Entry.of(table.alias or entry.alias, visible(made.node)), None
 
     def _named(self, name: str, at: int) -> Relation:
         if name.lower() not in self.known:

@@ -23,10 +23,20 @@ class Windowed:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
-    """What stands in FROM: a name, a query or windows, under an alias."""
+class Deduplicated:
+    """A table function: the first row of each ``partition`` by a time column, and the next one after a span."""
 
-    what: str | Query | Windowed
+    table: Table
+    column: Piece
+    within: Piece | None
+    partition: tuple[Piece, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """What stands in FROM: a name, a query, windows or rows without repeats, under an alias."""
+
+    what: str | Query | Windowed | Deduplicated
     alias: str
     at: int
     as_of: Piece | None = None

@@ -8,7 +8,7 @@ from typing import get_args
 
 from millstream.errors import PlanError
 from millstream.plan.nodes import How
-from millstream.sql.syntax import Kind, Query, Table, Windowed
+from millstream.sql.syntax import Deduplicated, Kind, Query, Table, Windowed
 from millstream.sql.words import Piece, Text, Word, depths, part, split, words
 
 HOWS: dict[str, How] = {
@@ -26,6 +26,7 @@ _WINDOWS = {
     "session": "session(TABLE bid PARTITION BY bidder, at, INTERVAL 10 SECONDS)",
     "slide": "slide(TABLE bid, at, INTERVAL 1 MINUTE)",
 }
+_DEDUPLICATE = "deduplicate(TABLE clicks PARTITION BY id, at), or with INTERVAL 1 HOUR at the end"
 _NO_ALIAS = frozenset({
     "SELECT", "FROM", "WITH", "ON", "USING", "WHERE", "GROUP", "HAVING", "QUALIFY", "ORDER", "LIMIT", "OFFSET", "UNION", "EXCEPT", "INTERSECT", "MINUS", "JOIN",
     "NATURAL", "LATERAL", "WINDOW", "FOR", "EMIT", "FETCH", "SORT", "CLUSTER", "DISTRIBUTE", "PARTITION", *HOWS, *REFUSED_TABLES,
@@ -112,7 +113,7 @@ class TableReader(ABC):
     def table(self) -> Table:
         """A name, a query in brackets or windows, and its alias."""
         at, as_of = self.at, None
-        what: str | Query | Windowed
+        what: str | Query | Windowed | Deduplicated
         if self.word() in ("LATERAL", "UNNEST", "VALUES"):
             raise self.fail(
                 "a name, a query in brackets or a window", "rows of an array: LATERAL VIEW explode(array) t AS x"
@@ -155,12 +156,24 @@ class TableReader(ABC):
         self.skip("(", ")")
         return part(Piece(self.text.sql, 0), self.words[start : self.index])
 
-    def _windowed(self) -> Windowed:
+    def _deduplicated(self, at: int) -> Deduplicated:
+        """``deduplicate(TABLE clicks PARTITION BY id, at, INTERVAL 1 HOUR)``; PARTITION BY may have several columns."""
+        inside = self.brackets()
+        given = split(inside, (",",)) if inside.sql else []
+        within = given.pop() if len(given) > 2 and words(given[-1].sql)[0].text == "INTERVAL" else None
+        if len(given) < 2:
+            raise self.text.error(at, "deduplicate: expected a table and its time", _DEDUPLICATE)
+        table, partition = self._table_of(_from_to(self.text.sql, given[0], given[-2]))
+        return Deduplicated(table, _described(given[-1]), within, partition)
+
+    def _windowed(self) -> Windowed | Deduplicated:
         at, name = self.at, self.name("tumble, hop, session or slide")
+        if name.lower() == "deduplicate":
+            return self._deduplicated(at)
         kind = next((each for each in get_args(Kind) if each == name.lower()), None)
         if kind is None:
-            hint = "; ".join(_WINDOWS.values())
-            raise self.text.error(at, f"{name}(…) in FROM; expected tumble, hop, session or slide", hint)
+            hint = "; ".join((*_WINDOWS.values(), _DEDUPLICATE))
+            raise self.text.error(at, f"{name}(…) in FROM; expected tumble, hop, session, slide or deduplicate", hint)
         inside = self.brackets()
         spans = 2 if kind == "hop" else 1
         given = split(inside, (",",)) if inside.sql else []
@@ -169,13 +182,8 @@ class TableReader(ABC):
                 at, f"{name}: expected a table, its time and {spans} interval{'s' * (spans > 1)}", _WINDOWS[kind]
             )
         time = len(given) - spans - 1
-        first = Piece(self.text.sql[given[0].at : given[time - 1].at + len(given[time - 1].sql)], given[0].at)
-        table, partition = self._table_of(first)
-        column = given[time]
-        called = words(column.sql)
-        if called[0].text == "DESCRIPTOR" and len(called) > 2:
-            column = part(column, called[2:-1])
-        return Windowed(kind, table, column, tuple(given[time + 1 :]), partition)
+        table, partition = self._table_of(_from_to(self.text.sql, given[0], given[time - 1]))
+        return Windowed(kind, table, _described(given[time]), tuple(given[time + 1 :]), partition)
 
     def _table_of(self, first: Piece) -> tuple[Table, tuple[Piece, ...]]:
         """``TABLE bid PARTITION BY bidder``, or a query in brackets."""
@@ -192,3 +200,14 @@ class TableReader(ABC):
         if not reader.done:
             raise reader.fail("a comma", "tumble(TABLE bid, at, INTERVAL 10 SECONDS)")
         return table, partition
+
+
+def _from_to(sql: str, first: Piece, last: Piece) -> Piece:
+    """The text from one piece to another."""
+    return Piece(sql[first.at : last.at + len(last.sql)], first.at)
+
+
+def _described(column: Piece) -> Piece:
+    """A column, with or without DESCRIPTOR(…) around it."""
+    called = words(column.sql)
+    return part(column, called[2:-1]) if called[0].text == "DESCRIPTOR" and len(called) > 2 else column
