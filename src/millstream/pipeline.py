@@ -280,10 +280,14 @@ class Pipeline:
             names = [Column(each, "") for each in relation.columns]
             found = existing(key, names, f"{what}: key") if key is not None else natural_key(relation.node)
             stored = to if to is not None and kept else self.to
+            plan = ViewPlan(name, relation.node, stored, emit, found)
+            chain = build_chain([plan], buckets=self.buckets, to=self.to)
             if not unbounded:
-                plan = ViewPlan(name, relation.node, stored, emit, found)
-                refuse_endless(name, build_chain([plan], buckets=self.buckets, to=self.to))
+                refuse_endless(name, chain)
             view = View(name, relation.node, stored, emit, found, place, self.name, unbounded, refused, kept)
+        from millstream.kernel.typed import check_types  # Polars is loaded when there is something to check
+
+        check_types([relation.node], chain)
         self.views[name] = view
         return view
 

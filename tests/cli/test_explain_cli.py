@@ -100,12 +100,12 @@ def test_a_picture_that_cannot_be_written_is_an_error_that_says_why(
     assert "--svg no/such/folder/shop.svg: No such file or directory" in capsys.readouterr().err
 
 
-def test_neither_spark_nor_arrow_is_loaded(shop: Path) -> None:
+def test_spark_is_not_loaded(shop: Path) -> None:
     code = f"""
 import sys
 from millstream.cli import execute
 assert execute(["explain", {str(shop)!r}]) == 0
-heavy = {{"pyspark", "polars", "pandas"}}
+heavy = {{"pyspark", "pandas"}}
 assert not heavy & set(sys.modules), heavy & set(sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)

@@ -34,9 +34,10 @@ from millstream.plan.schema import fields_of
 
 Booleans = npt.NDArray[np.bool_]
 
-_META: dict[str, pl.DataType] = {
+META: dict[str, pl.DataType] = {
     "_key": pl.String(), "_partition": pl.Int32(), "_offset": pl.Int64(), "_append_time": STAMP, "_timestamp": STAMP,
 }  # fmt: skip
+"""What a record has besides its columns."""
 _DOUBT = "_unsure"
 # The JVM's parser refuses numbers of more than 1,000 digits and nests at most 1,000 deep; ours does not mind.
 _LONG = 900
@@ -151,7 +152,7 @@ def _decoder(feed: Feed, utc: bool) -> FeedDecoder | str:
     if source.time is not None and source.time.sent is not None:
         return f"column {source.time.column} by a device's clock"
     columns: dict[str, _Kind | dict[str, _Kind]] = {}
-    dtypes = dict(_META)
+    dtypes = dict(META)
     for column in narrowed(feed).columns:
         fields = fields_of(column.type)
         kinds = {field.name: _kind(field) for field in fields or (column,)}

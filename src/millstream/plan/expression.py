@@ -209,7 +209,7 @@ def parse_aggregate(name: str, text: str, columns: Iterable[str]) -> Aggregation
                 f"{what} `{text}`: expected one expression to count; found {len(arguments)}", hint=_STRUCT_HINT
             )
         check(arguments[0], columns, what)
-        return Aggregation(name, "count_distinct", _filtered(arguments, condition))
+        return Aggregation(name, "count_distinct", _filtered(arguments, condition), written=text.strip())
     arguments = _arguments(inside, text)
     if call == "count" and len(arguments) == 1 and (arguments[0] == "*" or arguments[0].isdigit()):
         return Aggregation(name, "count", (f"CASE WHEN {condition} THEN 1 END",) if condition else ())
@@ -232,7 +232,7 @@ def parse_aggregate(name: str, text: str, columns: Iterable[str]) -> Aggregation
         arguments = arguments[:1]
     for argument in arguments:
         check(argument, columns, what)
-    return Aggregation(name, function, _filtered(arguments, condition), fraction)
+    return Aggregation(name, function, _filtered(arguments, condition), fraction, text.strip())
 
 
 def _fraction(literal: str, text: str, what: str) -> float:

@@ -66,7 +66,7 @@ def look(name: str, text: str, node: Node, order: tuple[Ordering, ...], frame: F
         if made.function in EXACT:
             raise refused(made, "a frame")
         chosen = frame or (SO_FAR if order else WHOLE)
-        return Look(name, made.function, made.arguments, chosen, fraction=made.fraction)
+        return Look(name, made.function, made.arguments, chosen, fraction=made.fraction, written=made.written)
     function, arguments = call
     if not order:
         raise PlanError(f"{what} `{text}`: {function} of what order?", hint='over(…, order="at")')

@@ -211,6 +211,8 @@ class Aggregation:
     arguments: tuple[str, ...] = ()
     fraction: float = 0.0
     """Which percentile, between 0 and 1."""
+    written: str = field(default="", compare=False, repr=False)
+    """What its author wrote."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,6 +294,7 @@ class Look:
     offset: int = 1
     """How far away the neighbour of lag and lead is."""
     fraction: float = 0.0
+    written: str = field(default="", compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

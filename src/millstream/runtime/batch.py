@@ -30,6 +30,7 @@ from millstream.log.contract import start_offsets
 from millstream.log.heartbeat import write_heartbeat
 from millstream.pipeline import Pipeline
 from millstream.plan.chain import Chain
+from millstream.runtime.analysed import analysed
 from millstream.runtime.begin import RECORDS, chain_of, our_settings, session_for, targets_of
 from millstream.runtime.checkpoint import BATCH, began_at, folder_of, identity_of, versions
 from millstream.runtime.delivery import Position, accepted, chunks_of, counts_table, finish, rejects_table
@@ -166,14 +167,15 @@ def compute(
     records = batch_records(spark, pipeline.log, start, end, kafka=pipeline.kafka or {}, decoder=decoder)
     if close and any(feed.source.time for feed in chain.feeds):
         records = records.unionByName(_ends(spark, chain, pipeline.name, end), allowMissingColumns=True)
+    with our_settings(spark, tasks), analysed(spark, pipeline.views.values()):
+        decoded = decode(records, chain, pipeline.name)
+        types = feed_types(decoded, chain)
+    targets = targets_of(spark, pipeline, chain, types)
     try:
         with our_settings(spark, tasks):
-            decoded = decode(records, chain, pipeline.name)
-            types = feed_types(decoded, chain)
             arrived = unpack(chain, chunks_of(staged(decoded, Host(chain, counts, types))))
     except PySparkException as error:
         raise explain(error, spark, pipeline, chain, Position(start, start)) from error
-    targets = targets_of(spark, chain, types)
     changes = {}
     for output in chain.outputs:
         schema = targets[output.name].schema

@@ -7,9 +7,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from millstream.kernel.typed import check_types
 from millstream.kernel.unpack import raw_schemas
 from millstream.pipeline import Pipeline
 from millstream.plan.chain import Chain, ViewPlan, build_chain
+from millstream.runtime.analysed import analysed
 from millstream.runtime.delivery import target_of
 from millstream.sink import Target
 from millstream.spark.session import SETTINGS, is_one_process, require, spark_session
@@ -52,10 +54,17 @@ def session_for(pipeline: Pipeline, chain: Chain, given: SparkSession | None) ->
     return given
 
 
-def targets_of(spark: SparkSession, chain: Chain, types: Mapping[int, pl.Schema]) -> dict[str, Target]:
-    """The tables of all views, with the types that Spark gives to their expressions; ``types`` are those of the feeds."""
+def targets_of(
+    spark: SparkSession | None, pipeline: Pipeline, chain: Chain, types: Mapping[int, pl.Schema]
+) -> dict[str, Target]:
+    """The tables of all views, with the types that Spark gives to their expressions; ``types`` are those of the feeds.
+
+    What these types do not allow is refused, at its place.
+    """
+    check_types([view.node for view in pipeline.views.values()], chain, types)
     raw = raw_schemas(chain, types)
-    return {output.name: target_of(spark, output, raw[output.name]) for output in chain.outputs}
+    with analysed(spark, pipeline.views.values()):
+        return {output.name: target_of(spark, output, raw[output.name]) for output in chain.outputs}
 
 
 def empty_records(spark: SparkSession) -> Any:

@@ -210,13 +210,15 @@ def _finished(spark: SparkSession | None, output: Output, rows: pa.Table) -> pa.
 
 
 def _finished_by_spark(spark: SparkSession, output: Output, rows: pa.Table) -> pa.Table:
-    from pyspark.errors import PySparkException
+    from pyspark.errors import AnalysisException, PySparkException
 
     try:
         frame = spark.createDataFrame(rows)
         for condition in output.where:
             frame = frame.where(condition)
         return frame.selectExpr(*(f"({each.expression}) AS `{each.name}`" for each in output.select), WEIGHT).toArrow()
+    except AnalysisException:
+        raise
     except PySparkException as error:
         texts = [each.expression for each in output.select if each.expression not in output.columns]
         raise ExpressionFailed(

@@ -34,6 +34,7 @@ from millstream.log.sqlite import SqliteLog
 from millstream.outlet import Outlet
 from millstream.pipeline import Pipeline
 from millstream.plan.schema import parse_duration
+from millstream.runtime.analysed import analysed
 from millstream.runtime.begin import as_it_runs, chain_of, our_settings, session_for, targets_of
 from millstream.runtime.checkpoint import (
     began_at,
@@ -273,10 +274,10 @@ class _Run:
                 self.log, self.chain, self.position, self.pipeline.name, wanted=self.options.heartbeats
             )
             self.heartbeats.introduce(partitions)
-            with our_settings(spark, checkpoint.tasks):
+            with our_settings(spark, checkpoint.tasks), analysed(spark, self.pipeline.views.values()):
                 decoded = self._decoded(spark, folder, partitions)
-            types = feed_types(decoded, self.chain)
-            targets = targets_of(spark, self.chain, types)
+                types = feed_types(decoded, self.chain)
+            targets = targets_of(spark, self.pipeline, self.chain, types)
             for address, (sink, _) in sinks.items():
                 kept = [output.name for output in self.chain.outputs if output.to == address and output.kept]
                 sink.prepare(self.pipeline.name, self.pipeline.fingerprint(), [targets[name] for name in kept])

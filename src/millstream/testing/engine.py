@@ -58,9 +58,8 @@ class Engine:
     ) -> None:
         self.pipeline, self.folder, self.spark = pipeline, folder, spark
         self.chain = _chain(pipeline, folder)
-        self.local = Local(
-            pipeline.name, self.chain, {feed.source.topic: partitions for feed in self.chain.feeds}, spark
-        )
+        counts = {feed.source.topic: partitions for feed in self.chain.feeds}
+        self.local = Local(pipeline.name, self.chain, counts, spark, pipeline.views.values())
         self.log = SqliteLog(folder / "log.db", clock=clock)
         for relation in (*pipeline.streams.values(), *pipeline.tables.values()):
             self.log.create_topic(source_of(relation.node).topic, partitions)

@@ -5,7 +5,7 @@ Only what Spark does between the parts is a loop. Without a session, what only S
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Collection, Iterator, Mapping, MutableMapping
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -17,11 +17,14 @@ from millstream.kernel.chunk import Chunk
 from millstream.kernel.decode import Decoder, FeedDecoder
 from millstream.kernel.host import Host
 from millstream.kernel.state import Memory
+from millstream.kernel.typed import check_types
 from millstream.kernel.unpack import raw_schemas
 from millstream.log import Log
 from millstream.plan.chain import Chain
+from millstream.runtime.analysed import analysed
 from millstream.runtime.delivery import target_of
 from millstream.testing.leftover import judge, to_records
+from millstream.view import View
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,17 +34,27 @@ Stores = MutableMapping[tuple[int, int, int], Memory]
 
 
 class Local:
-    """A chain that runs in this process; ``partitions`` of each topic are known from the start."""
+    """A chain that runs in this process; ``partitions`` of each topic are known from the start.
+
+    What does not fit together in ``views`` is refused at its place.
+    """
 
     def __init__(
-        self, name: str, chain: Chain, partitions: Mapping[str, int], spark: SparkSession | None = None
+        self,
+        name: str,
+        chain: Chain,
+        partitions: Mapping[str, int],
+        spark: SparkSession | None = None,
+        views: Collection[View] = (),
     ) -> None:
         self.name, self.chain, self.spark = name, chain, spark
         self.host = Host(chain, {feed.number: partitions[feed.source.topic] for feed in chain.feeds})
         self.decoder = Decoder(self.host, utc=spark is None or spark.conf.get("spark.sql.session.timeZone") == "UTC")
-        self.host.types = self._types()
-        raw = raw_schemas(chain, self.host.types)
-        self.targets = {each.name: target_of(spark, each, raw[each.name]) for each in chain.outputs}
+        with analysed(spark, views):
+            self.host.types = self._types()
+            check_types([view.node for view in views], chain, self.host.types)
+            raw = raw_schemas(chain, self.host.types)
+            self.targets = {each.name: target_of(spark, each, raw[each.name]) for each in chain.outputs}
 
     def run(self, log: Log, starts: Offsets, ends: Offsets, stores: Stores) -> list[Chunk]:
         """Compute a batch of the log; what reaches the sink. ``stores`` hold the state, and then the state after it."""

@@ -1,0 +1,245 @@
+"""The types of a relation's columns, as far as they are known without Spark, and what is refused by them when a view is defined.
+
+A type that is not known here is no mistake: Spark knows it, and what is wrong with it is found before the first record is read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TypeAlias
+
+import polars as pl
+
+from millstream.errors import PlanError
+from millstream.kernel.decode import META
+from millstream.kernel.fit import refusal, say
+from millstream.kernel.groups import type_of
+from millstream.kernel.host import input_frames
+from millstream.kernel.scalar import compile_scalar
+from millstream.kernel.stamps import STAMP
+from millstream.plan import expression
+from millstream.plan.chain import Chain, Feed
+from millstream.plan.facts import has_aggregate
+from millstream.plan.nodes import (
+    WINDOW_COLUMNS,
+    Aggregate,
+    Aggregation,
+    Column,
+    Explode,
+    Join,
+    Look,
+    MapGroups,
+    Named,
+    Node,
+    Over,
+    Place,
+    Select,
+    Source,
+    Union,
+    Where,
+    Windowed,
+    inputs_of,
+    output_columns,
+)
+from millstream.plan.place import placed
+from millstream.plan.schema import fields_of
+from millstream.plan.texts import texts_of
+
+Types: TypeAlias = Mapping[str, pl.DataType]
+Said: TypeAlias = Mapping[tuple[Node, str], pl.DataType]
+
+_WHOLE = ("count", "count_distinct", "approx_count_distinct")
+_UNNAMED = re.compile(r"agg_\d+")
+_RANKS = ("row_number", "rank", "dense_rank")
+
+
+def check_types(nodes: Iterable[Node], chain: Chain, feeds: Mapping[int, pl.Schema] | None = None) -> None:
+    """Refuse aggregates, unions and expressions between kernels that their types do not allow, each at its place.
+
+    ``feeds`` are the types of the feeds' expressions, where Spark has said them.
+    """
+    reader, nodes = _Reader(_said(chain, feeds or {})), tuple(nodes)
+    for node in nodes:
+        reader.types(node)
+    known = feeds or {feed.number: types for feed in chain.feeds if (types := _feed_types(feed)) is not None}
+    if len(known) < len(chain.feeds):
+        return
+    try:
+        input_frames(chain, known)
+    except PlanError as error:
+        raise _at_its_place(error, nodes, reader) from error
+
+
+def _said(chain: Chain, feeds: Mapping[int, pl.Schema]) -> Said:
+    """What Spark has said of expressions over a source."""
+    return {
+        (feed.source, each.expression): feeds[feed.number][each.name]
+        for feed in chain.feeds
+        if feed.number in feeds
+        for each in feed.expressions
+    }
+
+
+def _at_its_place(error: PlanError, nodes: Iterable[Node], reader: _Reader) -> PlanError:
+    """The error with the place, and the text, of the expression that cannot be computed where it lies."""
+    for text, below, place in (each for node in nodes for each in _between(node)):
+        known = _lower(reader.types(below))
+        if reader.type_of(text, below) is None and {path[0] for path in expression.paths(text)} <= set(known):
+            shown = expression.substitute(text, _unnamed(below))
+            return PlanError(f"{place}: `{shown}` {error.message.rpartition('` ')[2]}", hint=error.hint)
+    return error
+
+
+def _between(node: Node) -> Iterator[tuple[str, Node, Place]]:
+    """The expressions over what kernels made, the lowest first, and the relation that they are over."""
+    for side, each in enumerate(inputs_of(node)):
+        yield from _between(each)
+        if has_aggregate(each) and not isinstance(node, Union | Source):
+            yield from ((text, each, node.place) for text in texts_of(node, side))
+
+
+def _unnamed(node: Node) -> dict[str, str]:
+    """Aggregates that a query has not named, as they were written."""
+    while isinstance(node, Where):
+        node = node.input
+    made = node.aggregates if isinstance(node, Aggregate) else ()
+    return {each.name: each.written for each in made if _UNNAMED.fullmatch(each.name) and each.written}
+
+
+class _Reader:
+    """Reads the types of nodes, each once."""
+
+    def __init__(self, said: Said) -> None:
+        self._said, self._known = said, dict[int, Types]()
+
+    def type_of(self, sql: str, node: Node) -> pl.DataType | None:
+        """The type of an expression over a relation, if it is known."""
+        return _type(sql, self.types(node)) or self._of_source(sql, node)
+
+    def _of_source(self, sql: str, node: Node) -> pl.DataType | None:
+        """What Spark has said of it, where only filters and selects are between it and its source."""
+        while self._said and isinstance(node, Where | Select):
+            if isinstance(node, Select):
+                sql = expression.substitute(sql, {each.name: each.expression for each in node.columns})
+            node = node.input
+        return self._said.get((node, sql)) if isinstance(node, Source) else None
+
+    def _named(self, columns: Sequence[Named], node: Node) -> dict[str, pl.DataType]:
+        found = {each.name: self.type_of(each.expression, node) for each in columns}
+        return {name: kind for name, kind in found.items() if kind is not None}
+
+    def types(self, node: Node) -> Types:
+        """The columns whose type is known."""
+        if id(node) not in self._known:
+            self._known[id(node)] = self._read(node)
+        return self._known[id(node)]
+
+    def _read(self, node: Node) -> Types:
+        match node:
+            case Source():
+                return _declared(node.columns) | META
+            case Select():
+                return self._named(node.columns, node.input)
+            case Aggregate():
+                windows = dict.fromkeys(WINDOW_COLUMNS if node.window else (), STAMP)
+                return self._named(node.keys, node.input) | windows | self._made(node.aggregates, node)
+            case Over():
+                return {**self.types(node.input), **self._made(node.looks, node)}
+            case Windowed():
+                return {**self.types(node.input), **dict.fromkeys(WINDOW_COLUMNS, STAMP)}
+            case MapGroups():
+                return self._named(node.key, node.input) | _declared(node.columns)
+            case Explode():
+                below, array = self.types(node.input), self.type_of(node.array, node.input)
+                return {**below, node.name: array.inner} if isinstance(array, pl.List) else below  # type: ignore[dict-item]
+            case Union():
+                return self._union(node)
+            case Join():
+                left, right = self.types(node.left), self.types(node.right)
+                if node.how in ("semi", "anti"):
+                    return left
+                differ = [name for name in node.merged if left.get(name) != _lower(right).get(name.lower())]
+                return {name: kind for name, kind in {**right, **left}.items() if name not in differ}
+            case _:
+                return self.types(node.input)
+
+    def _union(self, node: Union) -> Types:
+        """The types that all relations have; those that differ are refused."""
+        names = output_columns(node)
+        found = [[_lower(self.types(each)).get(name.lower()) for name in output_columns(each)] for each in node.inputs]
+        made = {}
+        for at, name in enumerate(names):
+            kinds = [each[at] for each in found]
+            one, other = kinds[0], next((each for each in kinds if each is not None and each != kinds[0]), None)
+            if one is not None and other is not None:
+                with placed(node.place):
+                    raise PlanError(
+                        f"union: column {name} is {say(one)} in one relation and {say(other)} in another; expected one type",
+                        hint=f"cast one of them: cast({name} AS {say(one)}) AS {name}",
+                    )
+            if one is not None and None not in kinds:
+                made[name] = one
+        return made
+
+    def _made(self, made: Sequence[Aggregation | Look], node: Aggregate | Over) -> dict[str, pl.DataType]:
+        """The types of aggregates; one that its arguments do not fit is refused."""
+        found: dict[str, pl.DataType] = {}
+        for each in made:
+            kinds = [self.type_of(text, node.input) for text in each.arguments]
+            if each.function in (*_WHOLE, *_RANKS):
+                found[each.name] = pl.Int64() if each.function in _WHOLE else pl.Int32()
+            if (kind := kinds[0] if kinds else None) is None:
+                continue
+            with placed(node.place):
+                if why := refusal(each.function, kind):
+                    raise PlanError(f"`{each.written}`: {why[0]}", hint=why[1])
+            match each.function:
+                case "sum" if isinstance(kind, pl.Decimal):
+                    found[each.name] = pl.Decimal(min(38, (kind.precision or 38) + 10), kind.scale)
+                case "sum":
+                    found[each.name] = pl.Float64() if kind.is_float() else pl.Int64()
+                case "avg" | "percentile" | "approx_percentile":
+                    found[each.name] = pl.Float64()
+                case "collect_list" | "collect_set":
+                    found[each.name] = pl.List(kind)
+                case "min" | "max" | "min_by" | "max_by" | "lag" | "lead":
+                    found[each.name] = kind
+        return found
+
+
+def _type(sql: str, columns: Types) -> pl.DataType | None:
+    """The type of an expression, if it is known."""
+    if (column := expression.plain_column(sql)) is not None:
+        return _lower(columns).get(column.lower())
+    fields = {
+        f"{name}.{field.name}": field.dtype
+        for name, kind in columns.items()
+        if isinstance(kind, pl.Struct)
+        for field in kind.fields
+    }
+    made = compile_scalar(sql, {**columns, **fields}, utc=True)  # type: ignore[dict-item]
+    return made.dtype if made is not None else None
+
+
+def _lower(types: Types) -> dict[str, pl.DataType]:
+    return {name.lower(): kind for name, kind in types.items()}
+
+
+def _declared(columns: Sequence[Column]) -> dict[str, pl.DataType]:
+    found = {each.name: _of_ddl(each.type) for each in columns}
+    return {name: kind for name, kind in found.items() if kind is not None}
+
+
+def _of_ddl(declared: str) -> pl.DataType | None:
+    if not (fields := fields_of(declared)):
+        return type_of(declared)
+    kinds = {each.name: _of_ddl(each.type) for each in fields}
+    return None if None in kinds.values() else pl.Struct(kinds)  # type: ignore[arg-type]
+
+
+def _feed_types(feed: Feed) -> pl.Schema | None:
+    """The types of a feed's expressions; None if only Spark knows one of them."""
+    columns = _declared(feed.source.columns) | META
+    found = {each.name: _type(each.expression, columns) for each in feed.expressions}
+    return None if None in found.values() else pl.Schema(found)  # type: ignore[arg-type]

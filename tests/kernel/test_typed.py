@@ -1,0 +1,87 @@
+"""Types are checked when a view is defined: what they do not allow is refused in its line, in its author's words."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from millstream import Pipeline, Relation, tumbling
+from millstream.errors import PlanError
+from millstream.load import load_pipeline
+
+HERE = Path(__file__).name
+COLUMNS = "id long, n int, text string, b boolean, d date, m decimal(9, 2), x double, tags array<string>, at timestamp"
+
+
+def relations() -> tuple[Pipeline, Relation, Relation]:
+    pipeline = Pipeline("typed")
+    return pipeline, pipeline.stream("s", COLUMNS, time="at"), pipeline.table("t", COLUMNS, key="id")
+
+
+BETWEEN = "lies between two kernels, where not every Spark expression can be computed, and this one cannot"
+REFUSED: list[tuple[Callable[[Relation, Relation], Relation], str]] = [
+    (lambda s, t: s.group_by("id").agg(k="sum(text)"), "`sum(text)`: expected a number; found string"),
+    (lambda s, t: s.group_by("id").agg(k="sum(n > 1)"), "`sum(n > 1)`: expected a number; found boolean"),
+    (lambda s, t: t.group_by("id").agg(k="sum(at)"), "`sum(at)`: expected a number; found timestamp"),
+    (lambda s, t: t.group_by("id").agg(k="avg(b)"), "`avg(b)`: expected a number; found boolean"),
+    (lambda s, t: t.group_by("id").agg(k="median(d)"), "`median(d)`: expected a number; found date"),
+    (lambda s, t: t.group_by("id").agg(k="sum(d) FILTER (WHERE b)"), "`sum(d) FILTER (WHERE b)`: expected a number; found date"),
+    (lambda s, t: s.group_by("id", tumbling("at", "1 day")).agg(k="sum(tags)"), "`sum(tags)`: expected a number; found array<string>"),
+    (lambda s, t: t.over("b", order="id").add(k="sum(text)"), "`sum(text)`: expected a number; found string"),
+    (lambda s, t: t.select("upper(text) AS u").group_by("u").agg(k="avg(u)"), "`avg(u)`: expected a number; found string"),
+    (lambda s, t: t.group_by("id").agg(k="max(d)").group_by().agg(z="sum(k)"), "`sum(k)`: expected a number; found date"),
+    (lambda s, t: t.select("n").union(t.select("id AS n")), "union: column n is int in one relation and bigint in another; expected one type"),
+    (lambda s, t: t.select("id").union(t.select("id"), t.select("text AS id")), "union: column id is bigint in one relation and string in another"),
+    (lambda s, t: t.group_by("n").agg(k="max(text)").group_by("soundex(k) AS z").agg(c="count(*)"), f"`soundex(k)` {BETWEEN}"),
+    (lambda s, t: t.join(t.select("id AS o", "text AS w"), on="id = o").where("concat_ws(',', text, w) = 'a'").top(1, "id"), f"`concat_ws(',', text, w) = 'a'` {BETWEEN}"),
+]  # fmt: skip
+TAKEN: list[Callable[[Relation, Relation], Relation]] = [
+    lambda s, t: t.group_by("id").agg(
+        a="sum(m)", b="avg(n)", c="median(x)", d="sum(cast(text AS double))", e="max(tags)", f="min(b)", g="sum(NULL)"
+    ),
+    lambda s, t: t.group_by("id").agg(a="sum(my_own(text))"),  # a function of the session's; Spark knows its type
+    lambda s, t: t.select("n", "x").union(t.select("n + 1 AS n", "x * 2 AS x")),
+    lambda s, t: t.group_by("n").agg(k="max(text)").select("soundex(k) AS z"),  # behind the last kernel Spark computes
+    lambda s, t: t.group_by("soundex(text) AS z").agg(k="count(*)").group_by("k + 1 AS k").agg(c="count(*)"),
+]
+
+
+@pytest.mark.parametrize(("define", "message"), REFUSED)
+def test_what_types_do_not_allow_is_refused_in_its_line(
+    define: Callable[[Relation, Relation], Relation], message: str
+) -> None:
+    pipeline, stream, table = relations()
+    with pytest.raises(PlanError) as caught:
+        pipeline.view("v", define(stream, table))
+    assert f"{HERE}:{inspect.getsourcelines(define)[1]}: {message}" in caught.value.message
+    assert caught.value.hint
+    assert not pipeline.views
+
+
+@pytest.mark.parametrize("define", TAKEN)
+def test_what_types_allow_or_only_spark_knows_is_taken(define: Callable[[Relation, Relation], Relation]) -> None:
+    pipeline, stream, table = relations()
+    pipeline.view("v", define(stream, table))
+
+
+QUERIES = [
+    ("SELECT id,\n sum(text) AS k FROM t GROUP BY id", "`sum(text)`: expected a number; found string"),
+    ("SELECT id FROM t UNION ALL\nSELECT text AS id FROM t", "union: column id is bigint in one relation and string"),
+    ("SELECT z, count(*) AS c FROM (\nSELECT n, sum(m) * 0.01 AS z FROM t GROUP BY n) GROUP BY z", f"`sum(m) * 0.01` {BETWEEN}"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("sql", "message"), QUERIES)
+def test_what_types_do_not_allow_is_refused_at_its_place_in_a_file_of_sql(
+    sql: str, message: str, tmp_path: Path
+) -> None:
+    script = tmp_path / "typed.sql"
+    table = "CREATE TABLE t (id BIGINT, n INT, text STRING, m DECIMAL(9, 2), PRIMARY KEY (id))"
+    script.write_text(f"CREATE PIPELINE p; {table}; CREATE VIEW v AS\n{sql};")
+    with pytest.raises(PlanError) as caught:
+        load_pipeline(script)
+    assert re.search(rf"typed\.sql:[23]:\d+: {re.escape(message)}", caught.value.message), caught.value.message
