@@ -470,3 +470,12 @@ def test_a_view_reads_what_its_store_holds(tmp_path: Path) -> None:
             return ("frame", rows)
 
     assert view.spark(Session()) == ("frame", view.arrow())
+
+
+def test_a_view_that_is_not_there_is_told_with_those_that_are() -> None:
+    pipeline = Pipeline("p")
+    pipeline.view("spend", pipeline.stream("s", "n int").group_by().agg(k="sum(n)"))
+    with pytest.raises(UnknownView, match="no view 'spendd'; there are spend") as caught:
+        pipeline.views["spendd"]
+    assert caught.value.hint == "did you mean spend?"
+    assert pipeline.views.get("spendd") is None

@@ -7,13 +7,14 @@ continued by another definition.
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from millstream.address import NOWHERE, check_log, parse_address
-from millstream.errors import PlanError
+from millstream.errors import PlanError, UnknownView
 from millstream.plan.chain import ViewPlan, build_chain
 from millstream.plan.fingerprint import fingerprint
 from millstream.plan.growth import refuse_endless
@@ -57,6 +58,17 @@ class _Defined(Relation):
         return relation_html(self.node, self.columns, str(self), self.pipeline.log, self.pipeline.kafka)
 
 
+class _Views(dict[str, View]):
+    """The views of a pipeline by their names; a wrong one is told with the right ones."""
+
+    def __missing__(self, name: str) -> View:
+        close = difflib.get_close_matches(str(name), self, 1)
+        there = ", ".join(self) or "none"
+        raise UnknownView(
+            f"there is no view {name!r}; there are {there}", hint=f"did you mean {close[0]}?" if close else ""
+        )
+
+
 class Pipeline:
     """Streams, tables and views that are kept up to date together.
 
@@ -96,7 +108,7 @@ class Pipeline:
         self.buckets = buckets
         self.streams: dict[str, Relation] = {}
         self.tables: dict[str, Relation] = {}
-        self.views: dict[str, View] = {}
+        self.views: dict[str, View] = _Views()
         self.sinks: dict[str, Outgoing] = {}
         self.names: dict[str, Relation] = {}
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import os
+import pickle
+import re
 from dataclasses import FrozenInstanceError
 from datetime import timedelta
 from typing import Any
 
+import polars as pl
 import pytest
 
 from millstream.errors import PlanError
@@ -205,6 +209,15 @@ CHANGED = CLICKS.select("page", "at + INTERVAL 1 DAY AS at")
         (lambda: CLICKS.group_by("page").agg(n="count(*)", N="count(*)"), "agg: the column N is there twice", ""),
         (lambda: CLICKS.group_by("page").agg(window_end="count(*)"), "window_end is reserved for windows", ""),
         (lambda: CLICKS.group_by("page").agg(_n="count(*)"), "names beginning with _", ""),
+        (lambda: CLICKS.group_by("page").agg("count(*)"), "agg: 'count(*)' has no name", 'agg(n="count(*)")'),
+        (lambda: CLICKS.select("page AS `a``b`"), "a backquote in a name", ""),
+        (lambda: CLICKS["page"], "a relation has no ['page']", "expressions are text"),
+        (lambda: CLICKS.top(1, "at", "page").group_by(tumbling("at", "1m")), "of the first rows of clicks", "deduplicate("),
+        (lambda: ONE.join(USERS, "id", how="outer"), "found 'outer'", 'did you mean how="full"?'),
+        (lambda: ONE.join(USERS, "id", how="left_outer"), "found 'left_outer'", 'did you mean how="left"?'),
+        (lambda: ONE.join(USERS, "id", how="innr"), "found 'innr'", 'did you mean how="inner"?'),
+        (lambda: ONE.join(USERS.group_by("id"), "id"), "expected a relation", "after group_by comes .agg(…)"),
+        (lambda: ONE.join(pl.DataFrame(), "id"), "expected a relation", "pipeline.table(…)"),
     ],
 )  # fmt: skip
 def test_what_does_not_hold_together_is_refused_in_its_line(build: Any, message: str, hint: str) -> None:
@@ -215,6 +228,28 @@ def test_what_does_not_hold_together_is_refused_in_its_line(build: Any, message:
     assert build.__code__.co_firstlineno <= int(place.rpartition(":")[2]) <= build.__code__.co_firstlineno + 3
     assert message in said
     assert hint in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [
+        ("groupBy", "group_by(…).agg(…)"),
+        ("filter", "where("),
+        ("withColumn", 'select("*", '),
+        ("drop", "select("),
+        ("limit", "top("),
+        ("show", "view.frame()"),
+        ("dropDuplicates", "deduplicate("),
+        ("withWatermark", 'delay="10 seconds"'),
+        ("page", 'select("page")'),
+        ("nonsense", "a relation has no nonsense"),
+    ],
+)
+def test_a_name_of_pyspark_is_told_with_ours(name: str, ours: str) -> None:
+    with pytest.raises(AttributeError, match=re.escape(ours)):
+        getattr(CLICKS, name)
+    assert not hasattr(CLICKS, name)
+    assert pickle.loads(pickle.dumps(CLICKS)) == copy.copy(CLICKS) == CLICKS
 
 
 def test_an_error_in_a_column_of_sql_keeps_its_cause() -> None:

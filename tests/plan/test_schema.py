@@ -69,6 +69,7 @@ def test_a_name_may_be_quoted_or_a_word_of_sql() -> None:
         ("1 int", "expected a column's name; found '1'", "columns are written like"),
         ("a 'x", "not a schema", "columns are written like"),
         ("a int, A string", "column A is there twice", ""),
+        ("`a``b` int", "a backquote in a name", "rename the column"),
         ("_a int", "names beginning with _ are Millstream's own", "call it a"),
         ("Window_Start timestamp", "reserved for windows", "rename"),
         ("window_end timestamp", "reserved for windows", "rename"),

@@ -15,6 +15,7 @@ from sqlglot import Token, TokenError, TokenType, tokenize
 
 from millstream.errors import PlanError
 from millstream.plan import expression
+from millstream.plan.elsewhere import meant_join
 from millstream.plan.facts import event_time, is_insert_only, is_stream, natural_key, visible
 from millstream.plan.nodes import Equality, How, Join, Node, Place, Select, Source, Where, output_columns
 from millstream.plan.schema import DIALECT, format_duration, parse_duration
@@ -43,7 +44,9 @@ def join(
 ) -> Join:
     """A join of two relations that go by ``names``, checked."""
     if how not in get_args(How):
-        raise PlanError(f"join: expected how to be one of {', '.join(get_args(How))}; found {how!r}")
+        raise PlanError(
+            f"join: expected how to be one of {', '.join(get_args(How))}; found {how!r}", hint=meant_join(how)
+        )
     bounds = _bounds(within) if within is not None else None
     _check_time(left, right, how, bounds, as_of, latest)
     if not isinstance(on, str | Sequence):

@@ -10,11 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from textwrap import indent
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from millstream.errors import PlanError
 from millstream.plan import expression, neighbours
 from millstream.plan.approximate import check_approximate
+from millstream.plan.elsewhere import attribute_error, meant_relation
 from millstream.plan.facts import event_time, has_aggregate, has_window, is_column, natural_key, visible
 from millstream.plan.join import Within, describe_join, join
 from millstream.plan.nodes import (
@@ -156,7 +157,7 @@ class Relation:
         place = here()
         with placed(place):
             if wrong := [each for each in others if not isinstance(each, Relation)]:
-                raise PlanError(f"union: expected relations; found {wrong[0]!r}")
+                raise PlanError(f"union: expected relations; found {wrong[0]!r}", hint=meant_relation(wrong[0]))
             return Relation(neighbours.union((self.node, *(each.node for each in others)), place))
 
     def explode(self, array: str, as_: str) -> Relation:
@@ -217,10 +218,22 @@ class Relation:
         place = here()
         with placed(place):
             if not isinstance(other, Relation):
-                raise PlanError(f"join: expected a relation; found {other!r}", hint="after group_by comes .agg(…)")
+                raise PlanError(f"join: expected a relation; found {other!r}", hint=meant_relation(other))
             names = _name_of(self), _name_of(other)
             made = join(self.node, other.node, names, on, how, within, as_of, latest, place)
         return Relation(made)
+
+    if not TYPE_CHECKING:  # else every name would be one
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Say what is called otherwise here."""
+            raise attribute_error(name, () if name.startswith("_") or name in ("node", "name") else self.columns)
+
+    def __getitem__(self, name: Any) -> NoReturn:
+        """Say that expressions are text."""
+        raise PlanError(
+            f"{here()}: a relation has no [{name!r}]", hint='expressions are text: select("user"), where("n > 1")'
+        )
 
     def __str__(self) -> str:
         return "\n".join(indent(line, "  " * depth) for depth, line in enumerate(_lines(self.node)))
@@ -237,10 +250,12 @@ class Grouped:
     keys: tuple[Named, ...]
     window: Window | None
 
-    def agg(self, **aggregates: str) -> Relation:
+    def agg(self, *unnamed: str, **aggregates: str) -> Relation:
         """Give one row for each group: its keys, the window's start and end, and these, as ``n="count(*)"``."""
         place = here()
         with placed(place):
+            if unnamed:
+                raise PlanError(f"agg: {unnamed[0]!r} has no name", hint='names stand before: agg(n="count(*)")')
             if not aggregates:
                 raise PlanError(
                     "agg: expected at least one aggregate; found none", hint='agg(n="count(*)") counts rows'
@@ -310,6 +325,8 @@ def _check_names(names: list[str], what: str) -> None:
     for name in names:
         if name.startswith("_"):
             raise PlanError(f"{what}: {name}: names beginning with _ are Millstream's own; expected another name")
+        if "`" in name:
+            raise PlanError(f"{what}: {name}: a backquote in a name; expected another name")
         if name.lower() in seen:
             raise PlanError(
                 f"{what}: the column {name} is there twice; expected different names", hint="rename one with AS"

@@ -64,6 +64,8 @@ def parse_columns(ddl: str) -> tuple[Column, ...]:
                 hint=f"call it {name.lstrip('_') or 'something else'}; what a record has besides its columns is there as _key,"
                 " _partition, _offset, _append_time, _timestamp",
             )
+        if "`" in name:
+            raise PlanError(f"column {name}: a backquote in a name; expected another", hint="rename the column")
         if name.lower() in WINDOW_COLUMNS:
             raise PlanError(
                 f"column {name}: the name is reserved for windows; expected another", hint="rename the column"
