@@ -208,7 +208,7 @@ class FeedDecoder:
         self.used = {name for made in compiled.values() for name in made.value.meta.root_names()}
         if source.time is not None and not source.time.said:
             self.used.add(source.time.column)
-            self._needed = [source.time.column] if source.time.column not in _META else []
+            self._needed = [source.time.column] if source.time.column not in META else []
 
     def decode(self, partition: int, records: Records) -> tuple[pl.DataFrame, Booleans]:
         """What admission gets of the records that need no Spark; and which ones do."""
