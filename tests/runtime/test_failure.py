@@ -104,6 +104,8 @@ def test_a_record_that_fails_or_changes_its_types_is_a_dead_letter_alone(spark: 
     # Only Spark computes `least` where records are read; the guards of both must hold there too.
     made.view("shares", clicks.where("n <> 3").select("n", "60 / (n - 3) AS q", "60 / least(n - 3, 50) AS p"))
     made.view("inside", sql="SELECT n, 60 div (n - 5) AS q FROM (SELECT n FROM clicks WHERE n <> 5)")
+    ticks = made.stream("ticks", "n long, day string", time="to_timestamp(day) AS at")
+    made.view("days", ticks.select("n", "hour(at) AS h"))
     made.view("per", prices.select("id", "60 / coalesce(price, 0) AS q"))
 
     def click(number: int, **fields: object) -> Event:
@@ -117,6 +119,9 @@ def test_a_record_that_fails_or_changes_its_types_is_a_dead_letter_alone(spark: 
     with open_log(made.log, create=True) as log:
         log.create_topic("clicks", 1)
         log.create_topic("prices", 1)
+        log.create_topic("ticks", 1)
+        days = ["2026-01-31T12:00:00Z", "some day", "2026-01-31T13:00:00Z"]
+        log.append("ticks", [Event(json.dumps({"n": n, "day": day}).encode()) for n, day in enumerate(days)])
         log.append("clicks", [click(number) for number in range(1, 7)] + [click(7, page="seven"), click(8)])
         # A producer changes the type of a field, and takes it back. To Spark an object is text: its JSON.
         log.append("clicks", [click(9, n="nine"), click(10, at=True), click(11, page={"path": "/"}), click(12)])
@@ -125,16 +130,19 @@ def test_a_record_that_fails_or_changes_its_types_is_a_dead_letter_alone(spark: 
     numbers = [1, 2, 3, 4, 5, 6, 8, 12]
     with open_store(made.to) as store:
         letters = store.dead_letters("shop").sort_by([("topic", "ascending"), ("offset", "ascending")]).to_pylist()
-        (counts, _) = store.admission("shop").sort_by("topic").to_pylist()
+        (counts, *_) = store.admission("shop").sort_by("topic").to_pylist()
     assert [(each["topic"], each["offset"], each["reason"]) for each in letters] == [
         ("clicks", 6, "failed"),
         ("clicks", 8, "malformed"),
         ("clicks", 9, "malformed"),
         ("clicks", 10, "failed"),
         ("prices", 2, "failed"),
+        ("ticks", 1, "malformed"),
     ]
     assert letters[0]["detail"] == "view pages: cast(page AS int)"
     assert letters[4]["detail"] == "view per: 60 / coalesce(price, 0)"
+    assert letters[5]["detail"] == "no value in column at"
+    assert [(row["n"], row["h"]) for row in made.views["days"].arrow().to_pylist()] == [(0, 12), (2, 13)]
     assert counts["records"] == 12 == counts["admitted"] + counts["malformed"]
     assert made.views["per"].arrow().to_pylist() == [{"id": 2, "q": 15.0}]
     assert {row["number"]: row["k"] for row in made.views["pages"].arrow().to_pylist()} == {0: 3, 1: 2, 2: 3}

@@ -274,15 +274,16 @@ class Host:
             state = State(store, meta, before, after, schemas[0], sides=sides)
             try:
                 made = kernel.step(state, *frames, *([] if sums is None else [sums]))
-            except PipelineError as error:  # a kernel knows keys, and not whose they are
-                error.message = f"{self._views(operator)}: {error.message}"
-                raise
-            if made is not None:
                 for port in operator.ports:
+                    if made is None:
+                        break
                     if port.stage != SINK and port.target in near.targets:
                         near.give(made, port)
                     else:
                         yield from send(made, port, bucket)
+            except PipelineError as error:  # a kernel knows keys, and an expression rows, and not whose they are
+                error.message = f"{self._views(operator)}: {error.message}"
+                raise
             if state.tables:
                 tables = state.tables.values()
                 held = Held(

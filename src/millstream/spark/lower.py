@@ -105,15 +105,19 @@ def _decode_feed(frame: DataFrame, feed: Feed, made: list[str], chain: Chain) ->
     flat = [f"{_column(source, name.name)} AS `{name.name}`" for name in source.columns]
     frame = frame.selectExpr(*kept, f"CASE WHEN {mine} THEN {_unusable(source)} END AS _why", *flat)
     usable = f"{mine} AND _why IS NULL"
-    if source.time is not None and source.time.said:
-        usable += f" AND {_time(source.time)} IS NOT NULL"
+    names = [*kept, "_why", *(f"`{name.name}`" for name in source.columns)]
+    if (
+        source.time is not None and source.time.said
+    ):  # a record whose time cannot be told is malformed, and stops nothing
+        when = tried(frame.sparkSession, f"CASE WHEN {usable} THEN {_told(source.time)} END")
+        frame, names = frame.select(*names, when.alias("_when")), [*names, "_when"]
+        usable += " AND _when.value IS NOT NULL"
     values = {column_of(feed, each.name): f"CASE WHEN {usable} THEN {_guarded(each)} END" for each in feed.expressions}
     if source.sequence is not None:
         values["_who"] = f"CASE WHEN {usable} THEN cast(({source.sequence.producer}) AS string) END"
         values["_nth"] = f"CASE WHEN {usable} THEN cast(({source.sequence.number}) AS bigint) END"
     fails = _texts(feed, chain) if source.failed == "dead letter" else {}
     if fails:
-        names = [*kept, "_why", *(f"`{name.name}`" for name in source.columns)]
         tries = {name: f"_try{index}" for index, name in enumerate(fails)}
         frame = frame.select(*names, *(tried(frame.sparkSession, values[name]).alias(tries[name]) for name in fails))
         values |= {name: f"{attempt}.value" for name, attempt in tries.items()}
@@ -224,9 +228,12 @@ def _undecoded(source: Source) -> str:
 
 
 def _time(time: EventTime) -> str:
-    """A stream's time; null where a number is beyond all times: such a record is malformed, and stops nothing."""
-    if not time.said:
-        return f"`{time.column}`"
+    """A stream's time; null where an expression cannot tell it."""
+    return "_when.value" if time.said else f"`{time.column}`"
+
+
+def _told(time: EventTime) -> str:
+    """The expression that tells a stream's time; null where a number is beyond all times."""
     match expression.call_of(time.said, "time"):
         case "timestamp_millis", (number,):
             return f"timestamp_micros(try_multiply(try_cast(({number}) AS bigint), 1000L))"
