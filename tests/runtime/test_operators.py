@@ -249,6 +249,8 @@ def test_event_time_by_an_expression_is_the_same_where_records_are_read_and_in_s
     ticks = made.stream("ticks", "k long, ms long", time="timestamp_millis(ms) AS at", delay="10 seconds")
     per_minute = ticks.group_by(tumbling("at", "1 minute")).agg(n="count(*)", last="max(at)")
     made.view("closed", per_minute, emit="final")
+    own = made.stream("own", "k long", time="_timestamp")
+    made.view("owned", own.group_by(tumbling("_timestamp", "1 minute")).agg(n="count(*)"))
     begin = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
     def tick(second: int, unit: int = 1000) -> bytes:
@@ -258,9 +260,11 @@ def test_event_time_by_an_expression_is_the_same_where_records_are_read_and_in_s
     with open_log(made.log, create=True) as log:
         log.create_topic("ticks")
         log.append("ticks", [Event(value) for value in (tick(0), tick(59), tick(130), *wrong)])
+        log.create_topic("own")
+        log.append("own", [Event(b'{"k": 1}', time=begin + timedelta(seconds=second)) for second in (1, 61, 62)])
     run(made, spark=spark, once=True)
     with open_store(made.to) as store:
-        (counted,) = store.admission().to_pylist()
+        (counted,) = (row for row in store.admission().to_pylist() if row["topic"] == "ticks")
         letters = store.dead_letters(made.name).to_pylist()
     assert {name: counted[name] for name in ("admitted", "malformed", "future", "late")} == {
         "admitted": 3, "malformed": 3, "future": 1, "late": 1,
@@ -270,4 +274,6 @@ def test_event_time_by_an_expression_is_the_same_where_records_are_read_and_in_s
     assert [(row["window_start"], row["n"], row["last"]) for row in found] == [
         (begin, 2, begin + timedelta(seconds=59))
     ]
+    owned = sorted((row["window_start"], row["n"]) for row in made.views["owned"].arrow().to_pylist())
+    assert owned == [(begin, 1), (begin + timedelta(minutes=1), 2)]
     assert verify(made, spark=spark).equal  # which decodes everything in Spark
