@@ -108,6 +108,20 @@ def counts(*rows: Change) -> Any:
     return pa.table(list(map(list, columns(rows, COUNTS))), schema=COUNTS)
 
 
+def flood_of_letters(sink: Sink, store: Store) -> None:
+    """A sink that keeps ten dead letters gets many more: the newest are there, what was refused too, and all are counted."""
+    writer = Writer(sink)
+    for batch in range(6):
+        letters = [("t", 0, 4 * batch + at, NOON, NOON, "late", "1 s") for at in range(4)]
+        refused = [("view bag", 0, batch, None, None, "refused", "text=…")]
+        seen = counts(("t", 0, 4, 0, 4, 0, 0, 0, 0, 0, None))
+        writer.commit(BAG, rejects=rejects(*letters, *refused), counts=seen)
+    found = store.dead_letters("shop", limit=100).to_pylist()
+    assert sorted(row["offset"] for row in found if row["reason"] == "late") == list(range(14, 24))
+    assert {each.name: each.refused for each in store.views()}["bag"] == 6
+    assert [(row["records"], row["late"]) for row in store.admission().to_pylist()] == [(24, 24)]
+
+
 def planted(target: Target, *rows: tuple[str, int]) -> Any:
     """Changes by the id of planted rows, each with a weight."""
     wanted: list[Change] = []

@@ -32,7 +32,20 @@ from millstream.sink.postgres_reading import PostgresStore
 from millstream.sink.postgres_server import FORMAT
 from millstream.sink.refusing import Judge
 from millstream.testing import PostgresServer
-from tests.contracts.sink import BAG, LETTERS, NOON, PAIRS, TOTALS, SinkContract, Writer, changes, counts, rejects, rows
+from tests.contracts.sink import (
+    BAG,
+    LETTERS,
+    NOON,
+    PAIRS,
+    TOTALS,
+    SinkContract,
+    Writer,
+    changes,
+    counts,
+    flood_of_letters,
+    rejects,
+    rows,
+)
 from tests.contracts.versions import VersionContract
 from tests.sink.stopped import is_stopped
 from tests.waiting import until
@@ -415,6 +428,13 @@ def test_views_that_others_depend_on_are_not_dropped(sink: Sink, store: Store, a
 
 
 # the ledger, and connections
+
+
+def test_dead_letters_are_bounded_and_their_counts_are_exact(address: str) -> None:
+    parsed = parse_address(address)
+    assert isinstance(parsed, PostgresAddress)
+    with PostgresSink(parsed, letters=10) as sink, PostgresStore(parsed) as store:
+        flood_of_letters(sink, store)
 
 
 def test_the_ledger_keeps_the_newest_batches_and_totals_lose_nothing(address: str) -> None:

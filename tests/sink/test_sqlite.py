@@ -22,7 +22,19 @@ from millstream.sink.file import FORMAT
 from millstream.sink.reading import SqliteStore
 from millstream.sink.refusing import Judge
 from millstream.sink.sqlite import SqliteSink
-from tests.contracts.sink import BAG, NOON, PAIRS, TOTALS, SinkContract, Writer, changes, counts, rejects, rows
+from tests.contracts.sink import (
+    BAG,
+    NOON,
+    PAIRS,
+    TOTALS,
+    SinkContract,
+    Writer,
+    changes,
+    counts,
+    flood_of_letters,
+    rejects,
+    rows,
+)
 from tests.contracts.versions import VersionContract
 from tests.sink.stopped import is_stopped, ticks
 
@@ -237,6 +249,11 @@ def test_a_row_that_is_no_more_leaves_nothing_behind(sink: Sink, store: Store) -
 
 
 # the ledger stays small
+
+
+def test_dead_letters_are_bounded_and_their_counts_are_exact(path: Path) -> None:
+    with SqliteSink(path, letters=10) as sink, SqliteStore(path) as store:
+        flood_of_letters(sink, store)
 
 
 def test_the_ledger_keeps_the_newest_batches_and_totals_lose_nothing(path: Path) -> None:

@@ -22,6 +22,8 @@ from millstream.sink.values import comparable, encode, time_micros, time_text
 
 KEPT = 1000
 """Batches of a pipeline that the ledger keeps."""
+LETTERS_KEPT = 100_000
+"""Dead letters of a pipeline that are kept; rows that a store or a sink refused, which nothing else counts, are kept besides."""
 SUMMED = -1
 """The number under which the admission counts of batches that are no longer kept stand together."""
 
@@ -97,8 +99,8 @@ class Page:
         )
         self.state = json.dumps(dict(batch.state))
 
-    def write(self, db: Db, pipeline: str, at: int, keep: int) -> None:
-        """Enter the batch, and drop what is older than the newest ``keep``."""
+    def write(self, db: Db, pipeline: str, at: int, keep: int, letters: int = LETTERS_KEPT) -> None:
+        """Enter the batch, and drop what is older than the newest ``keep``, and the newest ``letters`` of dead letters."""
         batch = self.batch
         number = 1 + (db.execute("SELECT max(number) FROM millstream_ledger WHERE pipeline = ?", (pipeline,)).get or 0)
         db.execute(
@@ -113,12 +115,23 @@ class Page:
             " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
             [(pipeline, batch.batch, *row) for row in self.rejects],
         )
+        if self.rejects:
+            _trim_letters(db, pipeline, letters)
         db.executemany(
             f"INSERT INTO millstream_admission (pipeline, checkpoint, batch, {', '.join(COUNTS.names)})"
             f" VALUES (?, ?, ?, {', '.join('?' * len(COUNTS.names))})",
             [(pipeline, batch.checkpoint, batch.batch, *row) for row in self.counts],
         )
         _trim(db, pipeline, number - keep)
+
+
+def _trim_letters(db: Db, pipeline: str, letters: int) -> None:
+    table = "millstream_dead_letters"
+    span = db.execute(f"SELECT (SELECT max(rowid) FROM {table}) - (SELECT min(rowid) FROM {table})").get
+    if span >= letters:
+        mine = "pipeline = ?1 AND reason <> 'refused'"
+        newest = f"SELECT rowid FROM {table} WHERE {mine} ORDER BY rowid DESC LIMIT 1 OFFSET ?2"
+        db.execute(f"DELETE FROM {table} WHERE {mine} AND rowid <= ({newest})", (pipeline, letters))
 
 
 def entries(db: Db, pipeline: str, limit: int) -> list[Entry]:

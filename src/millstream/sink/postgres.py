@@ -18,7 +18,7 @@ from millstream.sink import postgres_ledger as ledger
 from millstream.sink import postgres_tables as tables
 from millstream.sink.contract import Batch, Entry, Sink, Target
 from millstream.sink.definition import check_changes, check_definition, check_names, check_versions
-from millstream.sink.ledger import KEPT
+from millstream.sink.ledger import KEPT, LETTERS_KEPT
 from millstream.sink.postgres_server import PATIENCE, Pg, Server
 
 _TTL = timedelta(microseconds=lease.TTL)
@@ -28,11 +28,17 @@ class PostgresSink(Sink):
     """The writing side. ``patience`` is how long it waits for a server that was there and is away; ``ttl`` is the lease's."""
 
     def __init__(
-        self, address: PostgresAddress, *, keep: int = KEPT, ttl: timedelta = _TTL, patience: timedelta = PATIENCE
+        self,
+        address: PostgresAddress,
+        *,
+        keep: int = KEPT,
+        letters: int = LETTERS_KEPT,
+        ttl: timedelta = _TTL,
+        patience: timedelta = PATIENCE,
     ) -> None:
         self._server = Server(address, patience=patience)
         self._server.open(create=True)
-        self._keep, self._ttl = keep, ttl
+        self._keep, self._letters, self._ttl = keep, letters, ttl
         self._owner = uuid.uuid4().hex
         self._claimed: tuple[str, int] | None = None
         self._kept: dict[str, tables.Kept] | None = None
@@ -105,7 +111,7 @@ class PostgresSink(Sink):
             for each in writes:
                 tables.apply(db, each)
                 failpoint("sink.in_transaction")
-            page.write(db, pipeline, self._keep)
+            page.write(db, pipeline, self._keep, self._letters)
             ledger.extend(db, pipeline, self._owner, self._ttl)  # nobody could renew it while this transaction held it
             failpoint("sink.before_commit")
             tried = True

@@ -112,8 +112,8 @@ class Page:
                     db, f"millstream_{name}", ", ".join(f"{quote(f.name)} {sql_type(f.type, '')}" for f in schema), csv
                 )
 
-    def write(self, db: Pg, pipeline: str, keep: int) -> None:
-        """Enter the batch, and drop what is older than the newest ``keep``."""
+    def write(self, db: Pg, pipeline: str, keep: int, letters: int) -> None:
+        """Enter the batch, and drop what is older than the newest ``keep``, and the newest ``letters`` of dead letters."""
         batch = self.batch
         (number,) = db.execute(
             f"INSERT INTO millstream_ledger (pipeline, number, {_COLUMNS})"
@@ -129,6 +129,7 @@ class Page:
                 f"INSERT INTO millstream_dead_letters (pipeline, batch, {columns}) SELECT %s, %s, {columns} FROM millstream_rejects",
                 [pipeline, batch.batch],
             )
+            _trim_letters(db, pipeline, letters)
         if self._counts:
             columns = _names(COUNTS)
             db.execute(
@@ -137,6 +138,15 @@ class Page:
                 [pipeline, batch.checkpoint, batch.batch],
             )
         _trim(db, pipeline, number - keep)
+
+
+def _trim_letters(db: Pg, pipeline: str, letters: int) -> None:
+    table = "millstream_dead_letters"
+    (span,) = db.execute(f"SELECT max(number) - min(number) FROM {table}").fetchone() or (0,)
+    if span >= letters:
+        mine = "pipeline = %s AND reason <> 'refused'"
+        newest = f"SELECT number FROM {table} WHERE {mine} ORDER BY number DESC LIMIT 1 OFFSET %s"
+        db.execute(f"DELETE FROM {table} WHERE {mine} AND number <= ({newest})", [pipeline, pipeline, letters])
 
 
 def entries(db: Pg, pipeline: str, limit: int) -> list[Entry]:

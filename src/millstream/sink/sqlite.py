@@ -22,9 +22,16 @@ from millstream.sink.values import sql_type, time_micros, time_text
 class SqliteSink(Sink):
     """The writing side of a file of views. ``clock`` gives microseconds since the epoch, for leases and the ledger."""
 
-    def __init__(self, path: str | Path, *, clock: Callable[[], int] = lease.now, keep: int = ledger.KEPT) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        clock: Callable[[], int] = lease.now,
+        keep: int = ledger.KEPT,
+        letters: int = ledger.LETTERS_KEPT,
+    ) -> None:
         self._file = ViewFile(Path(path), create=True)
-        self._clock, self._keep = clock, keep
+        self._clock, self._keep, self._letters = clock, keep, letters
         self._owner = uuid.uuid4().hex
         self._claimed: tuple[str, int] | None = None
         self._kept: dict[str, tables.Kept] | None = None
@@ -101,7 +108,7 @@ class SqliteSink(Sink):
             for each in writes:
                 tables.apply(db, kept[each.view], each)
                 failpoint("sink.in_transaction")
-            page.write(db, pipeline, self._clock(), self._keep)
+            page.write(db, pipeline, self._clock(), self._keep, self._letters)
             self._extend(db, pipeline)  # nobody could renew it while this transaction held the lock
             failpoint("sink.before_commit")
         failpoint("sink.after_commit")
