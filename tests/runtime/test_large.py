@@ -12,7 +12,8 @@ from pyspark.sql import SparkSession
 from millstream.errors import BadEvent
 from millstream.event import Event
 from millstream.log import open_log
-from millstream.log.scan import MOST_BYTES
+from millstream.log.archive import Archive
+from millstream.log.store import MOST_BYTES
 from millstream.pipeline import Pipeline
 from millstream.runtime.run import Progress, run
 from millstream.sink import open_store
@@ -40,6 +41,12 @@ def test_records_of_the_largest_size_are_read_in_pieces(tmp_path: Path) -> None:
         reader.stop()
     assert sum(rows for rows, _ in sizes) == 100
     assert max(size for _, size in sizes) < MOST_BYTES + MB
+    with open_log(f"sqlite:{tmp_path / 'log.db'}") as log:
+        archive = Archive(tmp_path / "archive", "t")
+        archive.take(log)
+    pieces = [batch.num_rows for batch in archive.read(0, 0, 100)]
+    assert sum(pieces) == 100
+    assert max(pieces) * MB < MOST_BYTES + MB
 
 
 def test_batches_are_bounded_in_bytes_and_bad_records_stop_nothing(spark: SparkSession, tmp_path: Path) -> None:

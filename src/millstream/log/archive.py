@@ -20,6 +20,7 @@ from millstream.errors import LogError, LogUnavailable, OffsetOutOfRange
 from millstream.event import Headers, Record
 from millstream.failpoint import failpoint
 from millstream.log.contract import Bounds, Log
+from millstream.log.store import MOST_BYTES
 
 SCHEMA = pa.schema(
     [
@@ -129,7 +130,10 @@ class Archive:
         for piece in self.pieces(partition):
             if piece.first < end and piece.next > start:
                 table = pq.ParquetFile(piece.path)
-                for batch in table.iter_batches(_CHUNK):
+                facts = table.metadata
+                size = sum(facts.row_group(i).total_byte_size for i in range(facts.num_row_groups))
+                some = max(1, min(_CHUNK, MOST_BYTES * facts.num_rows // max(1, size)))
+                for batch in table.iter_batches(some):
                     offsets = batch.column("offset").to_numpy()
                     low, high = offsets.searchsorted(start), offsets.searchsorted(end)
                     if low < high:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from millstream.event import TopicPartition
 from millstream.log.batch import load_headers
 from millstream.log.contract import check_offset
-from millstream.log.store import partition_bounds, records_table
+from millstream.log.store import MOST_BYTES, partition_bounds, records_table
 
 if TYPE_CHECKING:
     from millstream.database import Db
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from millstream.log.sqlite import SqliteLog
 
 
-MOST_BYTES = 32 << 20
-"""Bytes of records that are read at once."""
 _STEPS, _SAMPLE = 64, 16
 
 

@@ -106,6 +106,10 @@ LOG_FILE = Form(
 )
 
 
+MOST_BYTES = 32 << 20
+"""Bytes of records that are read in bulk at once."""
+
+
 def records_table(topic: int, partition: int) -> str:
     """The table of one partition; both parts are integers of ours, so the name needs no quoting."""
     return f"records_{topic:d}_{partition:d}"
