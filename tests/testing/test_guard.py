@@ -95,3 +95,22 @@ def test_an_error_between_kernels_shows_what_was_written(trial: Begin) -> None:
     )
     with pytest.raises(ExpressionFailed, match=r"^view v: `10 / m > 1` failed"):
         trial(shape).feed("s", ROWS)
+
+
+def test_what_is_unsure_between_kernels_is_computed_by_another_way(trial: Begin) -> None:
+    made = Pipeline("g")
+    table = made.table("t", "id int, g string, city string, i long", key="id")
+    groups = table.group_by("g").agg(city="max(city)", i="max(i)")
+    made.view(
+        "v", groups.group_by("upper(city) AS city", "i + i - i AS i", "city RLIKE 'm.$' AS ends").agg(n="count(*)")
+    )
+    ours = trial(made)
+    ours.feed(
+        "t", [{"id": 1, "g": "a", "city": "Malmö\n", "i": 2**62 - 1}, {"id": 2, "g": "b", "city": "Oslo", "i": 1}]
+    )
+    assert ours.rows("v") == [
+        {"city": "MALMÖ\n", "i": 2**62 - 1, "ends": True, "n": 1},
+        {"city": "OSLO", "i": 1, "ends": False, "n": 1},
+    ]
+    with pytest.raises(ExpressionFailed, match="i \\+ i - i"):
+        ours.feed("t", [{"id": 3, "g": "c", "city": "Bergen", "i": 2**62}])
