@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pyspark.errors import PySparkException
 
 from millstream import errors
-from millstream.errors import ExpressionFailed, MillstreamError, OffsetOutOfRange, SparkError
+from millstream.errors import CheckpointMismatch, ExpressionFailed, MillstreamError, OffsetOutOfRange, SparkError
 from millstream.log import open_log
 from millstream.pipeline import Pipeline
 from millstream.plan.chain import Chain, Feed
@@ -45,6 +45,12 @@ def explain(
         kind, message = ours
         message = f"pipeline {pipeline.name}: {message}"
         return _out_of_range(message) if kind is OffsetOutOfRange else kind(message, hint=_HINT)
+    if "[CANNOT_LOAD_STATE_STORE" in text:
+        return CheckpointMismatch(
+            f"pipeline {pipeline.name}: the state in its checkpoint {pipeline.checkpoint} cannot be read: {cause_of(text)}",
+            hint="`millstream run --rebuild` computes the views anew from the log, or restore the checkpoint from a backup that is as new"
+            " as the views",
+        )
     if _OF_THE_DATA.search(text):
         found = _culprit(spark, pipeline, chain, position)
         if found is not None:

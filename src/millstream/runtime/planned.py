@@ -88,6 +88,9 @@ def check_progress(folder: Path, pipeline: str, lasts: Mapping[str, Entry | None
         state = folder / "state" / operator
         if not state.is_dir() or not any(state.iterdir()):
             raise CheckpointMismatch(f"pipeline {pipeline}: {state} is gone: the state of its views", hint=whole)
+        for path in state.rglob("*"):  # none of Spark's files is empty
+            if path.is_file() and not path.stat().st_size:
+                raise CheckpointMismatch(f"pipeline {pipeline}: {path} is empty: it was cut short", hint=whole)
 
 
 def drop_unwritten(folder: Path, lasts: Mapping[str, Entry | None]) -> bool:
@@ -118,8 +121,11 @@ def _operators(folder: Path, finished: int | None) -> list[str]:
     """The operators that have state, by the newest commit; none where it does not say."""
     if finished is None:
         return []
+    path = folder / "commits" / str(finished)
     try:
-        said = json.loads((folder / "commits" / str(finished)).read_text(encoding="utf-8").splitlines()[1])
+        said = json.loads(path.read_text(encoding="utf-8").splitlines()[1])
         return list(said.get("stateUniqueIds") or ())
-    except (OSError, ValueError, IndexError, AttributeError):
-        return []
+    except (OSError, ValueError, IndexError, AttributeError) as error:
+        raise CheckpointMismatch(
+            f"{path}: cannot be read: {error}", hint=f"{_REBUILD}, or restore {folder} from a backup"
+        ) from error
