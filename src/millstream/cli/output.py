@@ -136,13 +136,17 @@ def quiet_spark(pipeline: Pipeline) -> Iterator[None]:
     """
     before = _spark_runs()
     with quiet_fd(Path(f"{pipeline.checkpoint}.spark.log").absolute()):
+        kill = False
         try:
             yield
+        except KeyboardInterrupt:
+            kill = True
+            raise
         finally:
             if _spark_runs() and not before:
                 from millstream.spark.session import stop_session
 
-                stop_session()
+                stop_session(kill=kill)
 
 
 def _spark_runs() -> bool:

@@ -63,7 +63,7 @@ from millstream.sink.beside import NEXT
 from millstream.spark import shortcut
 from millstream.spark.lower import decode, feed_types, staged
 from millstream.spark.records import stream_records, warm_up
-from millstream.spark.session import is_local, is_one_process
+from millstream.spark.session import is_local, is_one_process, jvm_told
 from millstream.spark.ship import check_shared
 
 if TYPE_CHECKING:
@@ -177,7 +177,8 @@ def run(
     for name, given in (("rate_limit", limit), ("byte_limit", most)):
         if given < 1:
             raise ConfigError(f"{name}: found {given}, expected at least 1")
-    return _Run(pipeline, options, guarded(progress), stop or threading.Event()).run(spark)
+    with jvm_told():
+        return _Run(pipeline, options, guarded(progress), stop or threading.Event()).run(spark)
 
 
 class _Run:

@@ -7,6 +7,7 @@ gets its folder name only when it is complete, so a folder that exists can be us
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import re
 import shutil
@@ -30,6 +31,13 @@ _OLDER_CONNECTOR = (
     "org.apache.commons:commons-pool2:2.12.0",
 )
 """What our tests pass with on Spark 4.3.0, part by part, for registries that do not have the connector of that release."""
+_SUMS = {
+    "commons-pool2-2.12.0.jar": "6d3bd18df8410f3e31b031aca582cc109342358a62a2759ebd0c4cdf30d06f8b",
+    "kafka-clients-3.9.1.jar": "7568b998572d256f0b7bc0afdc1b7a2588b8b08415c62ce314c864a6851ae9d9",
+    "spark-sql-kafka-0-10_2.13-4.2.0.jar": "64539c45e5d39f7ddb747312c239f38f5208d08c1a0ddf7d70beb2fbd9373705",
+    "spark-token-provider-kafka-0-10_2.13-4.0.0.jar": "f2be3b76f9e6cbe63379d4e4e0dc14f59dbf056ae2ad16ff15ac108004c86767",
+}
+"""SHA-256 of the jars of releases that we name; of others Ivy checks what the server says itself."""
 _AVRO = "org.apache.spark:spark-avro_2.13"
 _OLDER_AVRO = (f"{_AVRO}:4.0.1",)
 
@@ -140,7 +148,19 @@ def _download(coordinate: str, folder: Path, *, alone: bool) -> None:
                 f"{coordinate} could not be resolved: {_reason(output)}",
                 hint="connect to the network, or name your mirror with MILLSTREAM_IVY_SETTINGS; it is needed only once",
             )
+        check_sums(ready)
         shutil.move(ready, folder)
+
+
+def check_sums(folder: Path) -> None:
+    """Refuse jars that are not those that we know by their name."""
+    for jar in folder.glob("*.jar"):
+        found = hashlib.sha256(jar.read_bytes()).hexdigest() if jar.name in _SUMS else ""
+        if found != _SUMS.get(jar.name, ""):
+            raise MachineError(
+                f"{jar.name}: found the SHA-256 {found}, expected {_SUMS[jar.name]}",
+                hint="the server, or something on the way, gives another file: name one to trust with MILLSTREAM_IVY_SETTINGS",
+            )
 
 
 def _reason(output: str) -> str:

@@ -7,14 +7,18 @@ on the terminal but errors, one line each.
 
 from __future__ import annotations
 
+import logging
 import os
+import signal
+import subprocess
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from millstream.errors import ConfigError, MachineError, SparkError
+from millstream.errors import ConfigError, MachineError, MillstreamError, SparkError
 from millstream.secret import NAMES, REFERENCE, check_settings, resolve
 from millstream.spark import java, private
 from millstream.spark.jars import spark_avro_jars, spark_kafka_jars
@@ -114,10 +118,10 @@ def spark_session(
         with _variables(java.environment(found), master):
             if is_one_process(master) and (_preload := _preload or Preload.start(java.cache_folder())):
                 os.environ["PYSPARK_PYTHON"] = str(_preload.python)
-            SparkContext._ensure_initialized(
-                conf=plain
-            )  # its settings stand on a command line; the rest goes by a socket
-            _own = builder.getOrCreate()
+            SparkContext._ensure_initialized(conf=plain)  # these stand on a command line, the rest goes by a socket
+            with _interrupts():
+                _own = builder.getOrCreate()
+            _hush(_own)
     except Exception as error:
         stop_session()
         raise SparkError(f"Spark did not start: {_cause(error)}", hint="run: millstream doctor") from error
@@ -132,20 +136,93 @@ def spark_session(
     return _own
 
 
-def stop_session() -> bool:
+def stop_session(*, kill: bool = False) -> bool:
     """Stop the session that :func:`spark_session` started, and its JVM; return False if there is none.
 
-    The JVM goes too because the next session may want other jars or another heap, which a running JVM cannot take.
+    The JVM goes too because the next session may want other jars or another heap, which a running JVM cannot take. With ``kill``
+    nothing is waited for.
     """
     global _own
     from pyspark import SparkContext
 
     own, _own = _own, None
-    if own is not None:
+    if own is not None and (kill or jvm_end() is not None):
+        _forget()
+    elif own is not None:
         own.stop()
     if SparkContext._active_spark_context is None:
         _end_jvm()
     return own is not None
+
+
+def jvm_end() -> str | None:
+    """How the JVM that we started has ended, if it has."""
+    from pyspark import SparkContext
+
+    process = getattr(SparkContext._gateway, "proc", None)
+    if not _own_jvm or process is None:
+        return None
+    with suppress(subprocess.TimeoutExpired):
+        code = process.wait(0.5)  # its sockets close a moment before it is gone
+        return f"with exit code {code}" if code >= 0 else f"by {signal.Signals(-code).name}"
+    return None
+
+
+@contextmanager
+def jvm_told() -> Iterator[None]:
+    """If Spark's JVM ends within the block, whatever fails then is one error that says so."""
+    try:
+        yield
+    except Exception as error:
+        ended = jvm_end() if isinstance(error, SparkError) or not isinstance(error, MillstreamError) else None
+        if ended is None:
+            raise
+        raise SparkError(
+            f"Spark's JVM ended {ended}; the batch at hand was not finished",
+            hint="run it again: it goes on where it was. If memory was short (see the system's log), give it less at once:"
+            " --rate-limit N, or --conf spark.driver.memory=SIZE",
+        ) from error
+
+
+def _forget() -> None:
+    """Let PySpark forget a session whose JVM is gone, or shall be: to stop it, it would ask the JVM."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    if (server := getattr(SparkContext._active_spark_context, "_accumulatorServer", None)) is not None:
+        server.shutdown()
+    SparkSession._instantiatedSession = SparkSession._activeSession = None
+    SparkContext._active_spark_context = None
+    if (process := getattr(SparkContext._gateway, "proc", None)) is not None:
+        process.kill()
+
+
+@contextmanager
+def _interrupts() -> Iterator[None]:
+    """Leave SIGINT to whom it belongs: PySpark takes it for itself, cancels all jobs and raises amid whatever it is about."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if before is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, before)
+
+
+def _hush(session: SparkSession) -> None:
+    """Keep stacks off the terminal, PySpark's, and Py4J's when the JVM is gone: what failed is raised as well."""
+    for name in (
+        "DataFrameQueryContextLogger",
+        "SQLQueryContextLogger",
+    ):  # a line of JSON, stack included, for what is raised as well
+        logging.getLogger(name).disabled = True
+    logging.getLogger("py4j").propagate = False
+    logging.getLogger().addFilter(_not_py4j)
+    if (server := getattr(session.sparkContext, "_accumulatorServer", None)) is not None:
+        server.handle_error = lambda *_: None
+
+
+def _not_py4j(record: logging.LogRecord) -> bool:
+    return "py4j" not in Path(record.pathname).parts
 
 
 def _end_jvm() -> int | None:
