@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import logging
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _SENTENCE = re.compile(r"(?:\[([A-Z0-9_.]+)\] )?(.+?)(?: SQLSTATE: |\n|$)", re.DOTALL)
-_TOLD = logging.getLogger("SQLQueryContextLogger")
 _QUOTED = re.compile(r"`([^`]+)`")
 
 
@@ -30,14 +28,16 @@ def analysed(spark: SparkSession | None, views: Iterable[View]) -> Iterator[None
         yield
         return
     from pyspark.errors import AnalysisException
+    from pyspark.logger import PySparkLogger
 
-    told, _TOLD.disabled = _TOLD.disabled, True  # Spark's Python would log all of its stack first
+    logger = PySparkLogger.getLogger("SQLQueryContextLogger")
+    told, logger.disabled = logger.disabled, True  # Spark's Python would log all of its stack first
     try:
         yield
     except AnalysisException as error:
         raise _refused(error, spark, list(views)) from None
     finally:
-        _TOLD.disabled = told
+        logger.disabled = told
 
 
 def _refused(error: AnalysisException, spark: SparkSession, views: list[View]) -> PlanError:
