@@ -185,10 +185,19 @@ class _Steps:
         assert isinstance(spec, specs.JoinSpec)  # noqa: S101
         found: set[str] = set()
         for side, (columns, outer) in enumerate(((spec.left, ("right", "full")), (spec.right, ("left", "full")))):
-            key = self.words.taken(operator.number, name, side)
+            ports = [
+                (maker, dict(port.columns)) for maker, port in self.words.ports_to(operator.number) if port.side == side
+            ]
             if spec.how not in outer:
-                found |= {each for each in columns if self.words.taken(operator.number, each, side) == key}
+                found |= {
+                    each for each in columns if all(self._same(maker, here[name], here[each]) for maker, here in ports)
+                }
         return found
+
+    def _same(self, maker: Feed | Operator, one: str, other: str) -> bool:
+        """Whether two columns of the rows that are made hold the same: not whether they are called the same, as in a join with itself."""
+        step = self.steps.get(maker.number)
+        return one == other or any({one, other} <= names for names in (step.keys[maker.number] if step else ()))
 
     def led_by(self, number: int) -> int | None:
         """Who leads the step of a kernel that does not lead its own."""
