@@ -115,3 +115,18 @@ def test_a_broker_that_was_away_gets_the_batch_once() -> None:
             patience.call("sink", lambda: send(outlet, 2, {"ann": (2, 2.0)}))
         with open_log(broker.url) as log:
             assert [value["n"] for _, value in records(log, "out")] == [1, 2]
+
+
+def test_a_large_batch_gets_the_time_that_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = pl.DataFrame({"name": [f"{number:0100d}" for number in range(500_000)]})
+    with (
+        KafkaBroker(settings={"transaction.max.timeout.ms": "15100"}) as broker,  # it would be 51 s
+        TopicOutlet(open_log(broker.url), "out", "p", ("name",)) as outlet,
+        open_log(broker.url) as log,
+    ):
+        outlet.send(outlet.pack(Parcel(frame[:1], frame.clear())).payload, 1, marked=True)
+        monkeypatch.setattr("millstream.log.kafka_write.LEAST", 1.0)  # as 15 s are for millions of rows
+        outlet.send(outlet.pack(Parcel(frame, frame.clear())).payload, 2, marked=True, after=1)
+        outlet.send(outlet.pack(Parcel(frame, frame.clear())).payload, 2, marked=True)
+        assert outlet.last() == 2
+        assert log.bounds("out")[0].end >= 500_001

@@ -43,12 +43,13 @@ from millstream.log.contract import (
     start_offsets,
 )
 from millstream.log.kafka_client import GONE, MOVING, TIMEOUT, Errors, ck, ck_admin, from_configs, silent, to_configs
-from millstream.log.kafka_write import SEQUENCES, TopicProducer
+from millstream.log.kafka_write import SEQUENCES, TopicProducer, seconds_for
 from millstream.secret import check_settings, resolve
 
 T = TypeVar("T")
 
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
+_LARGE = 50_000  # records of a batch for which the least time of a transaction may not be enough
 _AHEAD = 3_600_000  # milliseconds by which clocks of producers may be ahead of the broker's
 
 
@@ -194,7 +195,7 @@ class KafkaLog(Log):
         spread = next(self._spread) * len(events) if sequence is None else sequence
         batch = Batch(described, events, spread, own=own)
         batch.check_types()  # the client would take text as well
-        sender = self._sender(described, producer)
+        sender = self._sender(described, producer, len(events))
         try:
             return sender.append(batch, sequence)
         except BaseException:
@@ -217,11 +218,16 @@ class KafkaLog(Log):
         place = TopicPartition(topic, 0)
         return self._group_offsets(SEQUENCES + producer, [place]).get(place)
 
-    def _sender(self, topic: Topic, producer: str | None) -> TopicProducer:
+    def _sender(self, topic: Topic, producer: str | None, records: int = 0) -> TopicProducer:
         key = (topic.name, check_name("producer", producer) if producer else "")
+        seconds = seconds_for(records)
         with self._lock:
-            if key not in self._producers:
-                self._producers[key] = TopicProducer(self, topic, producer)
+            known = self._producers.get(key)
+            # A named producer appends one batch after the other, so nobody else is using it.
+            if known is None or (producer and records > _LARGE and known.seconds < seconds):
+                if known is not None:
+                    known.close()
+                self._producers[key] = TopicProducer(self, topic, producer, seconds)
             return self._producers[key]
 
     # reading

@@ -25,18 +25,27 @@ SEQUENCES = "__millstream.producer."
 """The groups that hold producers' sequences begin like this."""
 
 
+LEAST, MOST = 15.0, 900.0
+"""Seconds of a transaction: nobody reads past that of a killed producer until the brokers end it, so not longer than it needs."""
+_SLOWEST = 10_000
+"""Records a second that even a slow broker takes."""
+
+
+def seconds_for(records: int) -> float:
+    """How long the transaction of so many records may last."""
+    return min(MOST, LEAST + records / _SLOWEST)
+
+
 class TopicProducer:
     """The transactional client of one producer in one topic; a lock, since a client has one transaction at a time."""
 
-    def __init__(self, log: KafkaLog, topic: Topic, producer: str | None) -> None:
-        self._log, self._topic = log, topic.name
+    def __init__(self, log: KafkaLog, topic: Topic, producer: str | None, seconds: float) -> None:
+        self._log, self._topic, self.seconds = log, topic.name, seconds
         self._partitions = topic.partitions
         self._lock = threading.Lock()
         settings = log.client | {
             "transactional.id": f"millstream.{topic.name}.{producer or log.anonymous}",
             "acks": "all",
-            # Nobody reads past the open transaction of a killed producer until the brokers end it: after 15 s, not 60.
-            "transaction.timeout.ms": "15000",
             "linger.ms": "5",
             "retry.backoff.ms": "5",  # a transaction begun right after another is told to come back: not in 100 ms
             "compression.type": "lz4",
@@ -45,15 +54,24 @@ class TopicProducer:
             "batch.size": str(min(1_000_000, topic.settings.max_record_bytes)),
         }
         with log.errors(topic.name):
-            self._client = ck.Producer(settings, logger=silent)
-            self._bounded(
-                self._client.init_transactions, TIMEOUT
-            )  # settles what an earlier client of this name left open
+            self._client = self._begun(settings, seconds)
             self._group: Any = None
             self._last: int | None = None
             if producer is not None:
                 self._group = _group_metadata(SEQUENCES + producer)
                 self._last = log.stored_sequence(topic.name, producer)
+
+    def _begun(self, settings: Mapping[str, Any], seconds: float) -> Any:
+        """A client that has settled what an earlier one of its name left open, with as much time as the brokers allow."""
+        while True:
+            client = ck.Producer({**settings, "transaction.timeout.ms": str(int(seconds * 1000))}, logger=silent)
+            try:
+                self._bounded(client.init_transactions, TIMEOUT)
+                return client
+            except ck.KafkaException as error:
+                if error.args[0].code() != ck.KafkaError.INVALID_TRANSACTION_TIMEOUT or seconds <= LEAST:
+                    raise
+                seconds = max(LEAST, seconds / 2)
 
     def append(self, batch: Batch, sequence: int | None) -> Ack:
         """Send a batch and its sequence in one transaction, unless it is there already."""
@@ -91,7 +109,7 @@ class TopicProducer:
                         break
                     except BufferError:
                         client.poll(0.1)
-            if client.flush(TIMEOUT) > 0 and not failed:
+            if client.flush(max(TIMEOUT, self.seconds)) > 0 and not failed:
                 raise LogUnavailable(
                     f"{self._log.url}: no answer within {TIMEOUT:.0f} s; nothing was appended", hint="append again"
                 )
