@@ -31,10 +31,11 @@ class PostgresAddress:
     schema: str
 
     def __str__(self) -> str:
-        host = self.options.get("host", "")
-        port = f":{self.options['port']}" if "port" in self.options else ""
+        hosts, ports = (self.options.get(name, "").split(",") for name in ("host", "port"))
+        ends = zip(hosts, ports * (len(hosts) if len(ports) == 1 else 1), strict=False)
+        place = ",".join(f"{host}:{port}" if port else host for host, port in ends)
         user = f"{self.options['user']}@" if "user" in self.options else ""
-        return f"postgresql://{user}{host}{port}/{self.options.get('dbname', '')}?schema={self.schema}"
+        return f"postgresql://{user}{place}/{self.options.get('dbname', '')}?schema={self.schema}"
 
     def resolved(self) -> dict[str, str]:
         """The options with their secrets: never to be printed."""
@@ -46,6 +47,8 @@ def parse_address(address: str) -> Path | PostgresAddress:
 
     >>> str(parse_address("postgresql://me:${env:SECRET}@db.example:5433/shop?schema=live"))
     'postgresql://me@db.example:5433/shop?schema=live'
+    >>> str(parse_address("postgresql://me@a:5433,b/shop"))
+    'postgresql://me@a:5433,b/shop?schema=public'
     """
     scheme, _, rest = address.partition(":")
     if scheme == "sqlite" and rest.strip("/"):

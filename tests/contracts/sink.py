@@ -392,11 +392,15 @@ class SinkContract:
         )
         assert not writer.sink.commit(same)  # a partition that came since is no difference
 
-    def test_a_skipped_batch_is_an_error(self, writer: Writer, store: Store) -> None:
-        writer.commit(BAG, ("home", 1.0, 1))
-        with pytest.raises(PipelineError, match="found batch 2 of checkpoint c1, expected 1"):
-            writer.sink.commit(writer.batch((BAG, [("home", 1.0, 1)]), batch=2))
-        assert rows(store, "bag") == [("home", 1.0)]
+    def test_a_skipped_batch_is_an_error_and_so_is_a_store_that_lost_them_all(
+        self, writer: Writer, store: Store
+    ) -> None:
+        for batch in (0, 1):
+            with pytest.raises(PipelineError, match=f"found batch {batch + 1} of .* c1, expected {batch}") as caught:
+                writer.sink.commit(writer.batch((BAG, [("home", 1.0, 1)]), batch=batch + 1))
+            assert "--rebuild" in caught.value.hint
+            assert len(rows(store, "bag")) == batch
+            writer.commit(BAG, ("home", 1.0, 1))
 
     def test_a_new_checkpoint_counts_its_own_batches(self, writer: Writer, store: Store) -> None:
         writer.commit(BAG, ("home", 1.0, 1))

@@ -76,7 +76,8 @@ def check_progress(folder: Path, pipeline: str, lasts: Mapping[str, Entry | None
         raise CheckpointMismatch(
             f"pipeline {pipeline}: the views in {where} are older than the checkpoint: they are {has}, it has finished"
             f" batch {finished}",
-            hint=f"{_REBUILD}, or restore the views in {where} from a backup that is as new as the checkpoint",
+            hint=f"{_REBUILD}, or restore the views in {where} from a backup, or a server, that has all that the checkpoint has: a"
+            " standby that was promoted may lack the last batches unless its replication is synchronous",
         )
     if planned > (-1 if finished is None else finished) + 1:
         raise CheckpointMismatch(

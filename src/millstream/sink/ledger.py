@@ -47,7 +47,8 @@ def has(db: Db, pipeline: str, batch: Batch) -> bool:
         "SELECT batch, offsets, state FROM millstream_ledger WHERE pipeline = ? AND checkpoint = ? ORDER BY batch DESC LIMIT 1",
         (pipeline, batch.checkpoint),
     ).fetchone()
-    return found is not None and is_there(pipeline, batch, found[0], json.loads(found[1]), json.loads(found[2]))
+    newest, offsets, state = found or (-1, "{}", "{}")
+    return is_there(pipeline, batch, newest, json.loads(offsets), json.loads(state))
 
 
 def is_there(
@@ -65,7 +66,8 @@ def is_there(
         raise PipelineError(
             f"pipeline {pipeline!r}: found batch {batch.batch} of checkpoint {batch.checkpoint}, expected {newest + 1};"
             " nothing was written",
-            hint="batches were skipped: the checkpoint and the stored views do not belong together",
+            hint="the views have lost batches, as a standby has that was promoted before it had them all: restore them, or"
+            " `millstream run --rebuild` computes them anew from the log",
         )
     hint = "`millstream run --rebuild` computes the views anew from the log, or restore the checkpoint that belongs to them"
     if batch.batch < newest:

@@ -89,7 +89,7 @@ def has(db: Pg, pipeline: str, batch: Batch) -> bool:
         " ORDER BY batch DESC LIMIT 1",
         [pipeline, batch.checkpoint],
     ).fetchone()
-    return found is not None and is_there(pipeline, batch, *found)
+    return is_there(pipeline, batch, *(found or (-1, {}, {})))
 
 
 class Page:

@@ -193,6 +193,8 @@ class Server:
 
     def _connect(self) -> Pg:
         settings = {**_CONNECTION, **self.address.resolved()}
+        if "," in settings.get("host", ""):  # a standby may be behind, so it is read only by who asks for one
+            settings.setdefault("target_session_attrs", "read-write")
         db = psycopg.connect(**settings, client_encoding="utf8", autocommit=True)  # type: ignore[arg-type]
         try:
             info = db.info
@@ -239,7 +241,12 @@ class Server:
                     f"{where}: another session held a lock for {LOCKS.seconds} s; nothing was written",
                     hint="look for it in pg_stat_activity; only views that nobody locks can be kept up to date",
                 )
-            case pg.InsufficientPrivilege() | pg.ReadOnlySqlTransaction():
+            case pg.ReadOnlySqlTransaction():
+                return ViewStoreUnavailable(
+                    f"{where}: {why}; nothing was written",
+                    hint="the server takes no writes: promote it if it is a standby, or name all hosts: postgresql://USER@A,B/DATABASE",
+                )
+            case pg.InsufficientPrivilege():
                 return ViewError(
                     f"{where}: {why}; nothing was written",
                     hint="GRANT the user CREATE on the schema, or name another one",
