@@ -13,7 +13,7 @@ import sys
 import termios
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -192,7 +192,7 @@ def test_a_sink_that_answers_in_markup_is_waited_for(as_json: bool, folder: Path
             raise SinkUnavailable(f"503 from [/api/v1]{OBEYED}{FORGED}")
         return "sent"
 
-    with terminal() as found, shown(Pipeline("p", log="sqlite:millstream.db"), as_json) as report:
+    with terminal() as found, shown(Pipeline("p"), as_json, threading.Event()) as report:
         waits = Patience(threading.Event(), lambda why: report(Progress("p", waiting=why)))
         assert waits.call("sink out", send) == "sent"
     assert "503 from [/api/v1]\\" in found[0]
@@ -213,6 +213,25 @@ def test_a_report_that_fails_is_told_once_and_ends_nothing(caplog: pytest.LogCap
         "a progress report failed, the run goes on: BrokenPipeError('p')"
     ]
     guarded(None)(Progress("p"))
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_a_reader_that_leaves_stops_the_run(monkeypatch: pytest.MonkeyPatch, as_json: bool) -> None:
+    reader, writer = os.pipe()
+    stop = threading.Event()
+    with os.fdopen(writer, "w", buffering=1) as pipe:
+        monkeypatch.setattr(sys, "stdout" if as_json else "stderr", pipe)
+        stack = ExitStack()
+        report = guarded(stack.enter_context(shown(Pipeline("p"), as_json, stop)))
+        report(Progress("p", batch=0))
+        assert os.read(reader, 1000)
+        assert not stop.is_set()
+        os.close(reader)
+        report(Progress("p", batch=1))
+        assert stop.is_set()
+        with pytest.raises(BrokenPipeError):
+            stack.close()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), writer)
 
 
 def test_a_message_of_several_lines_stays_one() -> None:

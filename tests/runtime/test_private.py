@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import textwrap
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -174,6 +175,51 @@ def test_a_jvm_that_is_killed_is_one_error_and_the_next_run_goes_on(shop: Path, 
     finally:
         again.end()
     assert totals(shop) == 30
+
+
+def test_a_reader_that_leaves_ends_the_run_in_good_order(shop: Path, seen: Seen) -> None:
+    before = totals(shop)
+    append(shop, 10)
+    child = Child("run", "till.py", "--json", cwd=shop, variables={"CANARY": CANARY})
+    try:
+        assert child.process.stdout is not None
+        assert child.process.stdout.readline()
+        child.process.stdout.close()
+        append(shop, 10)
+        code = child.process.wait(100)
+        assert child.process.stderr is not None
+        assert (code, child.process.stderr.read()) == (1, ""), "as any command ends whose reader has left"
+        child.leaves_nothing()
+    finally:
+        child.end()
+    assert totals(shop) == before + 20
+
+
+def test_whatever_asks_a_jvm_that_is_gone_says_so(shop: Path, seen: Seen) -> None:
+    asked = """
+        from pyspark import SparkContext
+        from millstream import errors, load_pipeline
+        from millstream.runtime import batch, run, travel, verify
+        from millstream.spark.session import spark_session, stop_session
+
+        till, spark = load_pipeline("till.py"), spark_session()
+        SparkContext._gateway.proc.kill()
+        for ask in (
+            lambda: run.run(till, spark=spark, once=True),
+            lambda: batch.run_batch(till, spark=spark, out="out"),
+            lambda: verify.verify(till, spark=spark),
+            lambda: travel.as_of(till, "totals", 0, spark=spark),
+        ):
+            try:
+                ask()
+            except errors.SparkError as error:
+                print(error.message)
+        stop_session()
+    """
+    environ = {**os.environ, "CANARY": CANARY, "MILLSTREAM_CLASS_ARCHIVE": "keep"}
+    command = [sys.executable, "-c", textwrap.dedent(asked)]
+    done = subprocess.run(command, cwd=shop, env=environ, capture_output=True, text=True, timeout=200)
+    assert done.stdout.splitlines() == ["Spark's JVM ended by SIGKILL; the batch at hand was not finished"] * 4, done
 
 
 def test_folders_of_processes_that_are_gone_are_removed_by_the_next(

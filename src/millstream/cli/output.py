@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, is_dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -51,6 +51,10 @@ class Screen(Console):
     def status(self, status: Any, **options: Any) -> Status:
         """A spinner beside a text, in which rich would read markup whatever the console."""
         return super().status(Text(printable(str(status))), **options)
+
+    def on_broken_pipe(self) -> None:
+        """Whoever read us has left: rich would end the process here; ours ends at the edge, in good order."""
+        raise
 
 
 def stdout() -> Screen:
@@ -179,7 +183,8 @@ def quiet_fd(path: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        sys.stderr.close()
+        with suppress(BrokenPipeError):  # what nobody reads any more
+            sys.stderr.close()
         sys.stderr = before
         os.dup2(kept, 2)
         os.close(kept)

@@ -55,7 +55,7 @@ def command(
         roll_back(pipeline, takeover=takeover)
         stderr().print(f"{pipeline.name}: the version before is back; `millstream run` goes on with its definition")
         return
-    with stopping() as stop, quiet_spark(pipeline), shown(pipeline, as_json) as report:
+    with stopping() as stop, quiet_spark(pipeline), shown(pipeline, as_json, stop) as report:
         rebuild(
             pipeline,
             takeover=takeover,

@@ -132,7 +132,7 @@ def command(
         _run_batch(pipeline, first, until, close=close, to=to, out=out, forget_history=forget_history, as_json=as_json)
         return
     pause = interval if isinstance(interval, timedelta) else timedelta(0)
-    with stopping() as stop, quiet_spark(pipeline), shown(pipeline, as_json) as report:
+    with stopping() as stop, quiet_spark(pipeline), shown(pipeline, as_json, stop) as report:
         last = run(
             pipeline,
             once=once,
@@ -241,8 +241,27 @@ def stopping(*signals: int) -> Iterator[threading.Event]:
 
 
 @contextmanager
-def shown(pipeline: Pipeline, as_json: bool) -> Iterator[Callable[[Progress], None]]:
-    """How each batch is shown: a JSON line, a live table, or a line where no one is watching."""
+def shown(pipeline: Pipeline, as_json: bool, stop: threading.Event) -> Iterator[Callable[[Progress], None]]:
+    """How each batch is shown; if whoever reads it has left, the run is to stop, and the block ends with BrokenPipeError."""
+    left: BrokenPipeError | None = None
+    with _display(pipeline, as_json) as display:
+
+        def show_or_stop(progress: Progress) -> None:
+            nonlocal left
+            try:
+                display(progress)
+            except BrokenPipeError as error:
+                left = error
+                stop.set()
+
+        yield show_or_stop
+    if left is not None:
+        raise left
+
+
+@contextmanager
+def _display(pipeline: Pipeline, as_json: bool) -> Iterator[Callable[[Progress], None]]:
+    """A JSON line a batch, a live table, or a line where no one is watching."""
     if as_json:
         yield lambda progress: click.echo(json_line(row(progress)))
         return

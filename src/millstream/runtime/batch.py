@@ -45,6 +45,7 @@ from millstream.sink.net import net_by_key, net_by_row
 from millstream.spark import shortcut
 from millstream.spark.lower import decode, feed_types, staged
 from millstream.spark.records import batch_records
+from millstream.spark.session import jvm_told
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -75,6 +76,7 @@ class Computed:
     targets: Mapping[str, Target]
 
 
+@jvm_told()
 def run_batch(
     pipeline: Pipeline,
     *,

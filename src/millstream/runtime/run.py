@@ -134,6 +134,7 @@ class Progress:
     waiting: str = ""
 
 
+@jvm_told()
 def run(
     pipeline: Pipeline,
     *,
@@ -177,8 +178,7 @@ def run(
     for name, given in (("rate_limit", limit), ("byte_limit", most)):
         if given < 1:
             raise ConfigError(f"{name}: found {given}, expected at least 1")
-    with jvm_told():
-        return _Run(pipeline, options, guarded(progress), stop or threading.Event()).run(spark)
+    return _Run(pipeline, options, guarded(progress), stop or threading.Event()).run(spark)
 
 
 class _Run:

@@ -21,6 +21,7 @@ from millstream.runtime.delivery import Position, accepted
 from millstream.runtime.topics import check_past
 from millstream.runtime.verify import entries_of, start_of
 from millstream.sink import Entry
+from millstream.spark.session import jvm_told
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+@jvm_told()
 def as_of(pipeline: Pipeline, view: str, at: int | datetime, *, spark: SparkSession | None = None) -> pa.Table:
     """All rows of a view as they were after a batch, or at a time: after the last batch that was committed by then.
 

@@ -24,6 +24,7 @@ from millstream.runtime.delivery import Position, accepted
 from millstream.runtime.topics import check_past
 from millstream.sink import Entry, open_sink, open_store
 from millstream.sink.contract import COUNTED
+from millstream.spark.session import jvm_told
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,6 +65,7 @@ class Verified:
         return all(view.equal for view in self.views)
 
 
+@jvm_told()
 def verify(pipeline: Pipeline, *, spark: SparkSession | None = None) -> Verified:
     """Recompute every view from the log at the ledger's offsets and compare; nothing is written.
 

@@ -179,7 +179,7 @@ def jvm_told() -> Iterator[None]:
             raise
         raise SparkError(
             f"Spark's JVM ended {ended}; the batch at hand was not finished",
-            hint="run it again: it goes on where it was. If memory was short (see the system's log), give it less at once:"
+            hint="run it again: what was done before stays. If memory was short (see the system's log), give it less at once:"
             " --rate-limit N, or --conf spark.driver.memory=SIZE",
         ) from error
 
