@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 from pyspark.sql import SparkSession
 
 from millstream.errors import MachineError
@@ -13,6 +14,8 @@ from millstream.spark.session import spark_session, stop_session
 from millstream.testing import KafkaBroker, PostgresServer
 
 pytest_plugins = ["millstream.testing.plugin"]  # also where the package that is installed is not this one
+settings.register_profile("no deadline", deadline=None)  # a machine may be busy
+settings.load_profile("no deadline")
 
 
 @pytest.fixture(scope="session", autouse=True)
