@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,11 @@ from pyspark.sql import SparkSession
 
 from millstream.errors import CheckpointMismatch, RowRefused
 from millstream.log import open_log
+from millstream.log.lag import lag
 from millstream.outlet.call import Change, Refuse
 from millstream.outlet.files import committed_files
 from millstream.pipeline import Pipeline
+from millstream.runtime.planned import newest_planned
 from millstream.runtime.run import Progress, run
 from millstream.sink import open_store
 from tests.runtime.shop_file import TEXT, append_clicks, kill_around_sends, load, write_shop
@@ -129,6 +132,42 @@ def test_a_sink_that_is_away_is_waited_for_and_seen_and_a_refused_row_becomes_a_
     assert [(row["topic"], row["offset"]) for row in letters] == [("sink picky", 0)]
     assert "user=3" in letters[0]["detail"]
     assert "not this one" in letters[0]["detail"]
+
+
+def test_a_slow_sink_holds_up_one_batch_at_a_time_and_the_lag_is_shown_until_it_has_caught_up(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    file = write_shop(tmp_path)
+    append_clicks(tmp_path, 0, 50)
+    got: list[Change] = []
+    planned: list[int | None] = []
+    unread: list[int] = []
+    seen: list[Progress] = []
+    stop = threading.Event()
+
+    def slow(changes: Sequence[Change]) -> None:
+        call = len(planned)
+        if call < 3:  # while it works, twice as much comes as a batch may have
+            append_clicks(tmp_path, 50 + 100 * call, 100)
+        planned.append(newest_planned(tmp_path / "check"))
+        with open_log(f"sqlite:{tmp_path / 'log.db'}") as log:
+            unread.append(sum(each.records for each in lag(log, groups=["shop"])))
+        got.extend(changes)
+
+    def watch(progress: Progress) -> None:
+        seen.append(progress)
+        if progress.lag == 0:
+            stop.set()
+
+    pipeline = load(file)
+    pipeline.sink("slow", pipeline.views["by_user"], slow)
+    run(pipeline, spark=spark, rate_limit=50, heartbeats=False, progress=watch, stop=stop)
+    assert [(each.batch, each.records, each.lag) for each in seen] == [
+        (0, 50, 100), (1, 100, 150), (2, 150, 200), (3, 200, 150), (4, 250, 100), (5, 300, 50), (6, 350, 0),
+    ]  # fmt: skip
+    assert planned == list(range(7))  # nothing is begun while a batch waits
+    assert unread[2] > unread[1] > unread[6]  # what `millstream lag` says meanwhile
+    assert [({c.row["user"]: c.row for c in got})[row["user"]] for row in held(pipeline)] == held(pipeline)
 
 
 def test_at_most_once_never_sends_again(spark: SparkSession, tmp_path: Path) -> None:
