@@ -103,6 +103,20 @@ class TestKafka(TopicContract):
         return kafka.url
 
 
+def test_a_key_that_was_never_sent_leaves_no_tombstone(tmp_path: Path) -> None:
+    with open_log(f"sqlite:{tmp_path / 'log.db'}") as log:
+        log.create_topic("out", settings=TopicSettings(cleanup="compact", max_record_bytes=5_000))
+    with TopicOutlet(open_log(f"sqlite:{tmp_path / 'log.db'}"), "out", "p", ("x", "name")) as outlet:
+        gone = pl.DataFrame(
+            {"x": [1.0, float("nan"), float("-inf"), None, 2.0], "name": ["a", "a", "a", "a", "b" * 5_000]}
+        )
+        payload, refused = outlet.pack(Parcel(gone.clear(), gone))
+        assert refused == []  # that was said when the row came
+        keys = [json.loads(event.key or b"") for event in payload]
+        assert keys == [{"x": 1.0, "name": "a"}, {"x": None, "name": "a"}]
+        outlet.send(payload, 1, marked=True)
+
+
 def test_a_broker_that_was_away_gets_the_batch_once() -> None:
     with KafkaBroker() as broker, open_outlet(broker.url, "out") as outlet:
         send(outlet, 1, {"ann": (1, 1.0)})

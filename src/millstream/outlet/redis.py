@@ -66,7 +66,8 @@ class RedisOutlet(Outlet):
         rows, refused = text.writable(parcel.rows)
         fields, values = text.documents(rows.select(self._key)).to_list(), text.documents(rows).to_list()
         pairs = [each for pair in zip(fields, values, strict=True) for each in pair]
-        return Packed((pairs, text.documents(parcel.gone).to_list()), refused)
+        gone, _ = text.writable(parcel.gone)  # what was refused when it came is not there
+        return Packed((pairs, text.documents(gone).to_list()), refused)
 
     def send(
         self, payload: tuple[list[str], list[str]], sequence: int, *, marked: bool, after: int | None = None

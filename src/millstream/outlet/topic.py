@@ -47,7 +47,8 @@ class TopicOutlet(Outlet):
                 refused += text.refusals(rows[at], why)
             else:
                 events.append(Event(value, key))
-        events += [Event(None, key) for key in _bytes(text.documents(parcel.gone))]
+        gone, _ = text.writable(parcel.gone)  # what was refused when it came is not there
+        events += [Event(None, key) for key in _bytes(text.documents(gone)) if len(key or b"") + _ROOM <= self._most]
         return Packed(events, refused)
 
     def send(self, payload: list[Event], sequence: int, *, marked: bool, after: int | None = None) -> list[Refusal]:
