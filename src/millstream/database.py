@@ -39,6 +39,7 @@ Trouble: TypeAlias = Literal[
     "failed",
     "busy",
     "shut",
+    "read-only",
     "unmade",
     "no database",
     "foreign",
@@ -191,7 +192,8 @@ class Database:
         except apsw.BusyError as error:
             raise self.trouble("busy", f"{BUSY_TIMEOUT // 1000} s", where) from error
         except (apsw.CantOpenError, apsw.ReadOnlyError, apsw.PermissionsError) as error:
-            raise self.trouble("shut", error, where) from error
+            kind: Trouble = "shut" if os.access(self.path.parent, os.W_OK) else "read-only"
+            raise self.trouble(kind, error, where) from error
 
     def connect(self) -> Db:
         """A new connection, which the caller closes."""

@@ -246,6 +246,26 @@ def test_producing_onto_a_full_disk_ends_at_once_and_says_what_is_in_the_log(fol
     assert 1000 <= int(found[1].replace(",", "")) < 40_000
 
 
+def test_a_read_only_folder_is_told_with_what_to_do(folder: Path) -> None:
+    disk = folder / "disk"
+    disk.mkdir()
+    (folder / "p.py").write_text(
+        'from millstream import Pipeline\np = Pipeline("p")\np.view("v", p.stream("t", "n long").select("n"))\n'
+    )
+    command = f"{sys.executable} -c 'from millstream.cli import main; main()'"
+    text = (
+        f"{command} topics create t >&2 && mount -o remount,ro . && {{ {command} consume t; {command} run ../p.py; }}"
+    )
+    done = subprocess.run(
+        [*mounted(disk, "size=12m"), "sh", "-c", f"cd {disk} && {text}"], capture_output=True, text=True, timeout=120
+    )
+    said = done.stderr.splitlines()
+    assert [line.split(":")[0].strip() for line in said[-4:]] == ["error", "hint"] * 2, done.stderr
+    assert "millstream.db: its folder is read-only, and SQLite writes beside the file even to read it" in said[-4]
+    assert "copy the file with its -wal" in said[-3]
+    assert "p.checkpoint.spark.log: Spark's log cannot be written: Read-only file system" in said[-2]
+
+
 def test_bad_lines_can_be_skipped_and_are_counted(go: Run) -> None:
     go("topics", "create", "clicks")
     text = '{"user": 1}\nnot json\n{"at": "2026"}\n\n{"user": 4}\n'

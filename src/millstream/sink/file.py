@@ -76,6 +76,11 @@ VIEW_FILE = Form(
             ViewStoreUnavailable, "{where}: another process held the write lock for {why}", "look for a stuck writer"
         ),
         "shut": Words(ViewStoreUnavailable, "cannot open {where}: {why}", "check the path and its permissions"),
+        "read-only": Words(
+            ViewStoreUnavailable,
+            "cannot open {where}: its folder is read-only, and SQLite writes beside the file even to read it",
+            "make the folder writable, or copy the file with its -wal, if there is one, to a folder that is",
+        ),
         "unmade": Words(
             ViewStoreUnavailable, "cannot make {where}: {why}", "check the folder, its permissions and its free space"
         ),
