@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -48,3 +50,13 @@ def test_what_earlier_versions_stored_still_opens(spark: SparkSession, tmp_path:
         with tarfile.open(file) as stored:
             stored.extractall(folder, filter="data")
         goes_on(folder, spark, 100)
+
+
+def test_notes_of_a_place_are_read_and_written_alike_in_every_locale(tmp_path: Path) -> None:
+    noted = tmp_path / "café" / "state/0/_metadata/v2/0"
+    noted.parent.mkdir(parents=True)
+    noted.write_bytes(b'"file:/old/state/0/_stateSchema/x"')
+    code = "import pathlib, sys; from millstream.runtime.moved import settle; settle(pathlib.Path(sys.argv[1]))"
+    strict = ["-X", "warn_default_encoding", "-W", "error::EncodingWarning"]
+    subprocess.run([sys.executable, *strict, "-c", code, str(tmp_path / "café")], check=True)
+    assert noted.read_bytes() == f'"file:{tmp_path}/café/state/0/_stateSchema/x"'.encode()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
+from millstream.cli import execute
 from millstream.errors import MachineError
-from millstream.spark.jars import check_sums
+from millstream.spark.jars import check_sums, kafka_connector
 
 
 def test_a_jar_that_is_not_the_one_of_its_name_is_refused(tmp_path: Path) -> None:
@@ -16,3 +19,24 @@ def test_a_jar_that_is_not_the_one_of_its_name_is_refused(tmp_path: Path) -> Non
     (tmp_path / "kafka-clients-3.9.1.jar").write_bytes(b"another")
     with pytest.raises(MachineError, match=r"kafka-clients-3\.9\.1\.jar: found the SHA-256 [0-9a-f]{64}, expected"):
         check_sums(tmp_path)
+
+
+def test_doctor_says_which_kafka_connector_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MILLSTREAM_CACHE", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert kafka_connector().startswith("none yet")
+    for part in (
+        "org.apache.spark-spark-sql-kafka-0-10_2.13-4.2.0",
+        "org.apache.spark-spark-token-provider-kafka-0-10_2.13-4.0.0",
+        "org.apache.kafka-kafka-clients-3.9.1",
+        "org.apache.commons-commons-pool2-2.12.0",
+    ):
+        (tmp_path / "jars" / f"{part}-alone").mkdir(parents=True)
+    assert execute(["doctor", "--quick", "--json"]) == 0
+    (said,) = [each["found"] for each in json.loads(capsys.readouterr().out) if each["name"] == "kafka connector"]
+    assert said.startswith(f"an older one than Spark {version('pyspark')}")
+    assert "kafka-clients:3.9.1" in said
+    (tmp_path / f"jars/org.apache.spark-spark-sql-kafka-0-10_2.13-{version('pyspark')}").mkdir()
+    assert kafka_connector() == f"that of Spark {version('pyspark')}"

@@ -11,11 +11,11 @@ _NOTED = re.compile(r'file:([^"]*?)(/state/\d+/_stateSchema/)')
 def settle(folder: Path) -> None:
     """Let a checkpoint say that it lies where it lies; one that does is left alone."""
     for path in folder.glob("state/*/_metadata/v2/[0-9]*"):
-        noted = path.read_text()
+        noted = path.read_text(encoding="utf-8")
         right = _NOTED.sub(lambda found: f"file:{folder}{found[2]}", noted)
         if right != noted:
             # Hadoop's checksum is of the old text; a file without one is taken as it is.
             path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
             fresh = path.with_name(f".{path.name}.new")
-            fresh.write_text(right)
+            fresh.write_text(right, encoding="utf-8")
             fresh.replace(path)

@@ -63,6 +63,17 @@ def spark_kafka_jars() -> list[Path]:
     return _of_this_release(_CONNECTOR, _OLDER_CONNECTOR)
 
 
+def kafka_connector() -> str:
+    """Say which connector Spark reads and writes Kafka with on this machine; nothing is fetched for it."""
+    spark = version_of("pyspark")
+    if _is_older(f"{_CONNECTOR}:{spark}", _OLDER_CONNECTOR):
+        names = ", ".join(":".join(part.split(":")[1:]) for part in _OLDER_CONNECTOR)
+        return f"an older one than Spark {spark}, whose own was not to be had: {names}"
+    if _folder(f"{_CONNECTOR}:{spark}").exists():
+        return f"that of Spark {spark}"
+    return "none yet; the first pipeline that reads or writes Kafka fetches it"
+
+
 def spark_avro_jars() -> list[Path]:
     """Return what Spark needs to read Avro, beyond what its wheel has."""
     return _of_this_release(_AVRO, _OLDER_AVRO)
@@ -71,9 +82,8 @@ def spark_avro_jars() -> list[Path]:
 def _of_this_release(part_of_spark: str, older_parts: tuple[str, ...]) -> list[Path]:
     present = {_artifact(jar) for jar in (spark_folder() / "jars").glob("*.jar")}
     exact = f"{part_of_spark}:{version_of('pyspark')}"
-    older = all(_folder(part, alone=True).exists() for part in older_parts)
     try:
-        if older and not _folder(exact).exists():
+        if _is_older(exact, older_parts):
             raise MachineError(f"{exact} was not to be had before")  # do not ask the network at every start
         jars = resolve(exact)
     except MachineError as error:
@@ -82,6 +92,10 @@ def _of_this_release(part_of_spark: str, older_parts: tuple[str, ...]) -> list[P
         except MachineError:
             raise error from None
     return [jar for jar in jars if _artifact(jar) not in present]
+
+
+def _is_older(exact: str, older_parts: tuple[str, ...]) -> bool:
+    return not _folder(exact).exists() and all(_folder(part, alone=True).exists() for part in older_parts)
 
 
 def kafka_broker_classpath() -> list[Path]:
