@@ -9,7 +9,7 @@ from pathlib import Path
 
 def replace_file(path: Path, content: bytes | Callable[[Path], object]) -> None:
     """Write a file, or let a function write it, and give it its name; after a power cut it is the old one or the new one."""
-    fresh = path.with_name(f".{path.name}.new")
+    fresh = unfinished_file(path)
     if isinstance(content, bytes):
         fresh.write_bytes(content)
     else:
@@ -17,6 +17,11 @@ def replace_file(path: Path, content: bytes | Callable[[Path], object]) -> None:
     sync(fresh)
     fresh.rename(path)
     sync(path.parent)
+
+
+def unfinished_file(path: Path) -> Path:
+    """The file that has the new content until it is whole; a process that ends before leaves it."""
+    return path.with_name(f".{path.name}.new")
 
 
 def sync(path: Path) -> None:

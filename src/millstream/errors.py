@@ -17,6 +17,7 @@ unless ``--debug``.
     │   ├── TakenOver         another process has taken the pipeline; this one no longer writes
     │   ├── CheckpointMismatch  the checkpoint is gone, or is of another definition or layout
     │   ├── ExpressionFailed  a user's expression failed on a record
+    │   ├── DiskFull          no room for the checkpoint, or for Spark's temporary files
     │   └── NeedsSpark        a trial without Spark met what only Spark can compute
     ├── ViewError             where views are kept
     │   ├── UnknownView
@@ -102,6 +103,10 @@ class CheckpointMismatch(PipelineError):
 
 class ExpressionFailed(PipelineError):
     """A user's expression failed on a record."""
+
+
+class DiskFull(PipelineError):
+    """No room for the checkpoint or for Spark's temporary files; nothing of the batch was written."""
 
 
 class NeedsSpark(PipelineError):

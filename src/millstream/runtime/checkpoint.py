@@ -16,7 +16,7 @@ from tempfile import NamedTemporaryFile
 import msgspec
 
 from millstream.address import parse_address
-from millstream.durable import replace_file
+from millstream.durable import replace_file, unfinished_file
 from millstream.errors import CheckpointMismatch, ConfigError
 from millstream.pipeline import Pipeline
 from millstream.plan.chain import Chain
@@ -85,7 +85,8 @@ def open_checkpoint(
                 f"pipeline {pipeline.name}: its views are at batch {last.batch}, but the checkpoint {folder} is gone",
                 hint=rebuild,
             )
-        if folder.exists() and any(folder.iterdir()):
+        unfinished = unfinished_file(path)  # of a run that ended before its first batch
+        if folder.exists() and any(each != unfinished for each in folder.iterdir()):
             raise CheckpointMismatch(
                 f"{folder} holds something else than a checkpoint of Millstream", hint="name another with checkpoint="
             )

@@ -6,14 +6,28 @@ half by half, until the one record and the one expression are found.
 
 from __future__ import annotations
 
+import errno
 import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
 from millstream import errors
-from millstream.errors import CheckpointMismatch, ExpressionFailed, MillstreamError, OffsetOutOfRange, SparkError
+from millstream.errors import (
+    CheckpointMismatch,
+    DiskFull,
+    ExpressionFailed,
+    MillstreamError,
+    OffsetOutOfRange,
+    SparkError,
+)
 from millstream.log import open_log
 from millstream.pipeline import Pipeline
 from millstream.plan.chain import Chain, Feed
@@ -31,6 +45,7 @@ _OF_THE_DATA = re.compile(r"SQLSTATE: (22|38|39|P0)")
 _GONE = re.compile(r"offsets (\d+) to (\d+) are gone")
 _BEYOND = re.compile(r"offset (\d+) is beyond the end; the next one is (\d+)")
 _VALUE = re.compile(r"SQLSTATE: 22")
+_NO_ROOM = re.compile(r"No space left on device|Disk quota exceeded|\bos error (28|122)\b")
 _HINT = "nothing of the batch was written; run it with --debug for Spark's own account"
 
 
@@ -41,6 +56,8 @@ def explain(
     if isinstance(error, MillstreamError):
         return error
     text = str(error)
+    if _NO_ROOM.search(text) and not _VALUE.search(text):
+        return _no_room(pipeline)
     if ours := ours_in(text):
         kind, message = ours
         message = f"pipeline {pipeline.name}: {message}"
@@ -59,6 +76,37 @@ def explain(
         f"pipeline {pipeline.name} stopped: {cause_of(text)}",
         hint=_HINT,
     )
+
+
+@contextmanager
+def room_told(pipeline: Pipeline) -> Iterator[None]:
+    """Turn a full disk under our own files into one of our errors."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise _no_room(pipeline) from error
+
+
+def _no_room(pipeline: Pipeline) -> DiskFull:
+    """The error for a full disk, with the room that there is where a run writes."""
+    context = SparkContext._active_spark_context
+    temporary = context and context.getConf().get("spark.local.dir")
+    folders = {"its checkpoint": pipeline.checkpoint, "Spark's temporary files": temporary or tempfile.gettempdir()}
+    rooms = []
+    for what, folder in folders.items():
+        with suppress(OSError):
+            rooms.append(f"{what} in {folder}: {shutil.disk_usage(_there(Path(folder))).free >> 10:,} KB free")
+    return DiskFull(
+        f"pipeline {pipeline.name}: a disk is full; {', '.join(rooms)}",
+        hint="nothing of the batch was written; free space there and run again: it goes on where the views are",
+    )
+
+
+def _there(folder: Path) -> Path:
+    """A folder, or what it would be made in."""
+    return folder if folder.exists() else _there(folder.parent)
 
 
 def ours_in(text: str) -> tuple[type[MillstreamError], str] | None:

@@ -8,6 +8,7 @@ one. Nothing else of the folder needs it: a folder that lacks more does not fit 
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -110,6 +111,12 @@ def drop_unwritten(folder: Path, lasts: Mapping[str, Entry | None]) -> bool:
     for path in (folder / "offsets" / str(planned), folder / "offsets" / f".{planned}.crc"):
         path.unlink(missing_ok=True)
     return True
+
+
+def drop_unplanned(folder: Path) -> None:
+    """Where nothing is planned, remove the state that tasks of an unplanned batch left: Spark begins only without any."""
+    if newest_planned(folder) is None:
+        shutil.rmtree(folder / "state", ignore_errors=True)
 
 
 def _newest(folder: Path) -> int | None:

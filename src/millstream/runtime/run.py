@@ -50,12 +50,12 @@ from millstream.runtime.checkpoint import (
     write_watermarks,
 )
 from millstream.runtime.delivery import Delivered, Delivery, Position, to_time
-from millstream.runtime.failure import explain
+from millstream.runtime.failure import explain, room_told
 from millstream.runtime.heartbeat import Heartbeats, finished_offsets
 from millstream.runtime.history import check_history
 from millstream.runtime.moved import settle
 from millstream.runtime.places import before_of, claimed, clear_outlets, finish_exchange, first_rows, open_outlets
-from millstream.runtime.planned import check_progress, drop_unwritten, secure
+from millstream.runtime.planned import check_progress, drop_unplanned, drop_unwritten, secure
 from millstream.runtime.report import guarded
 from millstream.runtime.sending import Patience, Sender, epoch_after
 from millstream.runtime.topics import check_ends, check_same, check_start, ids_of
@@ -74,7 +74,7 @@ if TYPE_CHECKING:
 RATE_LIMIT = 4_000_000
 """Records of a batch, at most, unless said: what they change passes through the driver's memory."""
 BYTE_LIMIT = 1 << 30
-"""Bytes of a batch of the embedded log, about, unless said: records of up to 268 bytes are bounded by their number alone."""
+"""Bytes of a batch, about, unless said: records of up to 268 bytes are bounded by their number alone."""
 
 _TICK, _MOMENT, _LOOK = 0.2, 0.01, 1.0
 _PATIENCE = 60.0
@@ -178,7 +178,8 @@ def run(
     for name, given in (("rate_limit", limit), ("byte_limit", most)):
         if given < 1:
             raise ConfigError(f"{name}: found {given}, expected at least 1")
-    return _Run(pipeline, options, guarded(progress), stop or threading.Event()).run(spark)
+    with room_told(pipeline):
+        return _Run(pipeline, options, guarded(progress), stop or threading.Event()).run(spark)
 
 
 class _Run:
@@ -253,6 +254,7 @@ class _Run:
             check_progress(folder, self.pipeline.name, lasts)
             if not outlets:
                 drop_unwritten(folder, lasts)
+            drop_unplanned(folder)
             settle(folder)
             if is_local(spark.sparkContext.master):
                 folder.chmod(0o700)  # its state is the rows
