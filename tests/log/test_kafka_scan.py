@@ -98,6 +98,25 @@ def test_what_is_gone_is_named_and_a_broker_that_says_nothing_is_waited_for_in_v
         list(scan(away, Part(topic, 0, 4, 10), 100, 1.0))
 
 
+def test_a_range_beyond_the_end_of_the_log_is_named_and_not_waited_for(log: KafkaLog) -> None:
+    topic = log.create_topic(name()).name
+    log.append(topic, [Event(b"%d" % number) for number in range(10)])
+    end = log.bounds(topic)[0].end
+    message = f"topic {topic} partition 0: offset 100 is beyond the end; the next one is {end}"
+    with pytest.raises(OffsetOutOfRange, match=message) as caught:
+        values(log, Part(topic, 0, 0, 100))
+    assert caught.value.missing == (end, 100)
+
+
+def test_large_records_are_read_in_pieces_of_so_many_bytes_and_one_at_the_least(log: KafkaLog) -> None:
+    topic = log.create_topic(name()).name
+    sizes = [10, 10, 10, 50, 200, 10, 40, 60, 10]
+    log.append(topic, [Event(b"x" * size) for size in sizes])
+    part = Part(topic, 0, 0, log.bounds(topic)[0].end)
+    found = [[len(message) for message in messages] for messages in scan(log.client, part, 4, PATIENCE, most=100)]
+    assert found == [[10, 10, 10, 50], [200], [10, 40], [60, 10]]
+
+
 def cuts(log: KafkaLog, ranges: Sequence[Part], limit: int) -> list[list[int]]:
     """All cuts of ranges until their ends, as a run would make them."""
     times, made = AppendTimes(log), [[part.start for part in ranges]]

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import time
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -21,6 +22,7 @@ from millstream.log.archive import columns_to_arrow
 from millstream.log.contract import Bounds, check_offset
 from millstream.log.kafka_client import GONE, TIMEOUT, ck, ck_admin, silent
 from millstream.log.kafka_read import COMMON, split_headers
+from millstream.log.store import MOST_BYTES
 
 if TYPE_CHECKING:
     from millstream.log.kafka import KafkaLog
@@ -31,20 +33,24 @@ _SETTINGS = {
     "group.id": "__millstream.scan",  # the client wants a name; it never joins
     "reconnect.backoff.max.ms": "1000",
     "fetch.wait.max.ms": "1",  # that there is no more is said after this
+    "queued.max.messages.kbytes": str(MOST_BYTES >> 10),
 }
 _TICK = 1.0  # seconds
 _kept: dict[tuple[int, tuple[tuple[str, str], ...]], Any] = {}
 """A consumer for each process and settings: connecting takes longer than reading a little."""
 
 
-def scan(client: Mapping[str, str], part: Part, limit: int, patience: float) -> Iterator[list[Any]]:
-    """The committed messages of a range, ``limit`` at a time; a broker that says nothing is waited for, ``patience`` seconds.
+def scan(
+    client: Mapping[str, str], part: Part, limit: int, patience: float, most: int = MOST_BYTES
+) -> Iterator[list[Any]]:
+    """The committed messages of a range, ``limit`` or ``most`` bytes of values at a time, but at least one.
 
-    Raises OffsetOutOfRange where the range is not there any more, and UnknownTopic where the topic is not.
+    A broker that says nothing is waited for, ``patience`` seconds. Raises OffsetOutOfRange where the range is not there any more,
+    and UnknownTopic where the topic is not.
     """
     consumer = _consumer(client)
     consumer.assign([ck.TopicPartition(part.topic, part.partition, part.start)])
-    position, heard, waiting = part.start, time.monotonic(), list[Any]()
+    position, heard, waiting, size = part.start, time.monotonic(), list[Any](), 0
     while position < part.end:
         first = consumer.poll(_TICK)
         found = [] if first is None else [first, *consumer.consume(limit, 0)]
@@ -52,7 +58,9 @@ def scan(client: Mapping[str, str], part: Part, limit: int, patience: float) -> 
             heard = time.monotonic()
         elif not _is_there(consumer, part.topic):
             raise UnknownTopic(f"no topic {part.topic} at kafka://{client['bootstrap.servers']}")
-        elif time.monotonic() - heard > patience:
+        else:
+            _check(consumer, part, part.end)
+        if time.monotonic() - heard > patience:
             raise LogUnavailable(
                 f"kafka://{client['bootstrap.servers']}: no answer for {patience:.0f} s, reading topic {part.topic}"
                 f" partition {part.partition} from offset {position}",
@@ -63,12 +71,15 @@ def scan(client: Mapping[str, str], part: Part, limit: int, patience: float) -> 
         records = [message for message in found if message.error() is None]
         if records:
             position = max(position, records[-1].offset() + 1)
-            waiting += (
-                records[: bisect_left(records, part.end, key=ck.Message.offset)] if position > part.end else records
-            )
-        while len(waiting) >= limit:
-            yield waiting[:limit]
-            waiting = waiting[limit:]
+            if position > part.end:
+                records = records[: bisect_left(records, part.end, key=ck.Message.offset)]
+            waiting += records
+            size += sum(map(len, records))
+        while len(waiting) >= limit or size > most:
+            count = max(1, min(limit, bisect_right(list(accumulate(map(len, waiting))), most)))
+            yield waiting[:count]
+            waiting = waiting[count:]
+            size = sum(map(len, waiting))
     consumer.unassign()
     if waiting:
         yield waiting
@@ -89,12 +100,17 @@ def _reached(consumer: Any, part: Part, message: Any, position: int) -> int:
     if name == "_PARTITION_EOF":
         return int(message.offset())  # behind the markers of transactions
     if name in ("_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"):
-        place = ck.TopicPartition(part.topic, part.partition, position)
-        with suppress(ck.KafkaException):  # it is away: then the next answer is the same
-            bounds = Bounds(*consumer.get_watermark_offsets(place, timeout=TIMEOUT))
-            check_offset(TopicPartition(part.topic, part.partition), position, bounds)
-        consumer.assign([place])
+        _check(consumer, part, position)
+        consumer.assign([ck.TopicPartition(part.topic, part.partition, position)])
     return position  # the client keeps trying
+
+
+def _check(consumer: Any, part: Part, offset: int) -> None:
+    """Raise OffsetOutOfRange if the log does not reach an offset, or not any more: nothing will come then."""
+    with suppress(ck.KafkaException):  # it is away: the next answer is the same
+        place = ck.TopicPartition(part.topic, part.partition)
+        bounds = Bounds(*consumer.get_watermark_offsets(place, timeout=TIMEOUT))
+        check_offset(TopicPartition(part.topic, part.partition), offset, bounds)
 
 
 def to_batch(part: Part, messages: Sequence[Any], *, headers: bool = True) -> pa.RecordBatch:

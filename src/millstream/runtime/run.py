@@ -74,7 +74,7 @@ if TYPE_CHECKING:
 RATE_LIMIT = 4_000_000
 """Records of a batch, at most, unless said: what they change passes through the driver's memory."""
 BYTE_LIMIT = 1 << 30
-"""Bytes of a batch, about, unless said: records of up to 268 bytes are bounded by their number alone."""
+"""Bytes of a batch of the embedded log, about, unless said: records of up to 268 bytes are bounded by their number alone."""
 
 _TICK, _MOMENT, _LOOK = 0.2, 0.01, 1.0
 _PATIENCE = 60.0
