@@ -17,6 +17,7 @@ unless ``--debug``.
     │   ├── TakenOver         another process has taken the pipeline; this one no longer writes
     │   ├── CheckpointMismatch  the checkpoint is gone, or is of another definition or layout
     │   ├── ExpressionFailed  a user's expression failed on a record
+    │   ├── KeyTooLarge       one key has more rows than can be kept or joined at once
     │   ├── DiskFull          no room for the checkpoint, or for Spark's temporary files
     │   └── NeedsSpark        a trial without Spark met what only Spark can compute
     ├── ViewError             where views are kept
@@ -103,6 +104,15 @@ class CheckpointMismatch(PipelineError):
 
 class ExpressionFailed(PipelineError):
     """A user's expression failed on a record."""
+
+
+class KeyTooLarge(PipelineError):
+    """One key has more rows than can be kept or joined at once. What to do is always the same, also where only the text of it arrives."""
+
+    advice = (
+        "join on more columns, or group by more, select fewer, narrow the interval or the window, or aggregate one side first;"
+        " smaller batches make fewer pairs"
+    )
 
 
 class DiskFull(PipelineError):

@@ -82,6 +82,10 @@ def terminal(columns: int = 400) -> Iterator[list[str]]:
 
     reader = threading.Thread(target=read)
     reader.start()
+    wide = pytest.MonkeyPatch()
+    wide.setenv(
+        "COLUMNS", str(columns)
+    )  # a worker of xdist has other descriptors, by which nobody sees the size of this terminal
     kept = os.dup(1), os.dup(2), sys.stdout, sys.stderr
     os.dup2(theirs, 1)
     os.dup2(theirs, 2)
@@ -90,6 +94,7 @@ def terminal(columns: int = 400) -> Iterator[list[str]]:
     try:
         yield found
     finally:
+        wide.undo()
         sys.stdout.close()
         sys.stderr.close()
         sys.stdout, sys.stderr = kept[2:]

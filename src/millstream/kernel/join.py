@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from millstream.errors import PipelineError, PlanError
+from millstream.errors import KeyTooLarge, PlanError
 from millstream.kernel.chunk import WEIGHT
 from millstream.kernel.kernel import Side, State
 from millstream.kernel.keyed import weighed
@@ -192,11 +192,11 @@ def check_pairs(left: pl.DataFrame, right: pl.DataFrame, on: list[str]) -> None:
     if found > MOST or size_found > MOST_BYTES:
         worst = counts.sort("_pairs" if found > MOST else "_bytes").tail(1).row(0, named=True)
         key = ", ".join(repr(worst[name]) for name in on if name.startswith("_k"))
-        raise PipelineError(
+        raise KeyTooLarge(
             f"a join would make {found:,} pairs of rows, {size_found >> 20:,} MB, in one batch of one bucket;"
             f" at most {MOST:,} and {MOST_BYTES >> 20:,} MB are allowed."
             f" The key {key} has {worst['_n']:,} rows with {worst['_m']:,} partners each",
-            hint="join on more columns, narrow the interval, or aggregate one side first; smaller batches make fewer pairs",
+            hint=KeyTooLarge.advice,
         )
 
 

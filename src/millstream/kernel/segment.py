@@ -17,7 +17,7 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from millstream.errors import PipelineError
+from millstream.errors import KeyTooLarge
 from millstream.kernel.chunk import to_arrow
 from millstream.kernel.hash import hash_columns
 from millstream.kernel.state import FOREVER, Directory, Meta, Store
@@ -109,9 +109,9 @@ def check_places(rows: pl.DataFrame) -> None:
         ]  # those of a join; others are named, and come first
         keys = keys or [name for name in one if not name.startswith("_")][:4]
         shown = ", ".join(f"{name.replace('_k', 'key ')} = {one[name]!r:.60}" for name in keys)
-        raise PipelineError(
+        raise KeyTooLarge(
             f"{shown}: {found.max() >> 20:,} MB of rows to be kept for one key; at most {MOST_BYTES >> 20:,} MB are allowed",
-            hint="group by or join on more columns, select fewer, or use a shorter window",
+            hint=KeyTooLarge.advice,
         )
 
 

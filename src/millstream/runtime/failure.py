@@ -24,6 +24,7 @@ from millstream.errors import (
     CheckpointMismatch,
     DiskFull,
     ExpressionFailed,
+    KeyTooLarge,
     MillstreamError,
     OffsetOutOfRange,
     SparkError,
@@ -61,7 +62,8 @@ def explain(
     if ours := ours_in(text):
         kind, message = ours
         message = f"pipeline {pipeline.name}: {message}"
-        return _out_of_range(message) if kind is OffsetOutOfRange else kind(message, hint=_HINT)
+        hint = KeyTooLarge.advice if kind is KeyTooLarge else _HINT
+        return _out_of_range(message) if kind is OffsetOutOfRange else kind(message, hint=hint)
     if "[CANNOT_LOAD_STATE_STORE" in text:
         return CheckpointMismatch(
             f"pipeline {pipeline.name}: the state in its checkpoint {pipeline.checkpoint} cannot be read: {cause_of(text)}",

@@ -98,6 +98,7 @@ def spark_session(
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
+    hidden = _hidden(settings or {})
     if SparkContext._active_spark_context is not None or SparkSession.getActiveSession() is not None:
         session = SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
         require(session, kafka=kafka, avro=avro)
@@ -105,7 +106,6 @@ def spark_session(
 
     added = [*(spark_kafka_jars() if kafka else ()), *(spark_avro_jars() if avro else ())]
     master = master or (settings or {}).get("spark.master") or "local[*]"
-    hidden = _hidden(settings or {})
     chosen = _settings(master, {name: resolve(value) for name, value in (settings or {}).items()}, added)
     builder = SparkSession.builder.appName(app_name).master(master)
     for name, value in chosen.items():
