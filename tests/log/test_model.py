@@ -53,14 +53,17 @@ class Partition:
     start: int = 0
     next: int = 0
 
-    def expired_before(self, settings: TopicSettings, now: int) -> int:
-        """Where retention would move the start."""
+    def expired_before(self, settings: TopicSettings, now: int, own: int) -> int:
+        """Where retention would move the start, by the clock and by the topic's own time."""
         cut = self.start
         if not settings.expires:
             return cut
         ordered = [self.records[offset] for offset in sorted(self.records)]
         if settings.retention is not None:
-            old = [r.offset for r in ordered if r.appended <= now - millis(settings.retention)]
+            age = millis(settings.retention)
+            if all(r.appended <= now - age or r.appended > now for r in ordered):
+                now = own  # what has not expired was appended while the topic was ahead of the clock
+            old = [r.offset for r in ordered if r.appended <= now - age]
             cut = max([cut, *(offset + 1 for offset in old)])
         if settings.retention_bytes is not None:
             excess = sum(map(size, ordered)) - settings.retention_bytes
@@ -108,6 +111,7 @@ class LogMachine(RuleBasedStateMachine):
         self.now = 1_000_000
         self.topics: dict[str, Model] = {}
         self.newest: dict[str, int] = {}  # the latest append time of each topic, which never runs backwards
+        self.seen: dict[str, int] = {}  # what the clock said at that append
         self.groups: dict[str, dict[TopicPartition, int]] = {}
         self.log = self.open()
         self.create("a", partitions, chosen)
@@ -130,7 +134,7 @@ class LogMachine(RuleBasedStateMachine):
         else:
             self.log.create_topic(name, partitions, chosen)
             self.topics[name] = Model([Partition() for _ in range(partitions)], chosen)
-            self.newest[name] = 0
+            self.newest[name] = self.seen[name] = 0
 
     @rule(name=st.sampled_from(NAMES), chance=st.integers(0, 3))
     def delete(self, name: str, chance: int) -> None:
@@ -181,20 +185,29 @@ class LogMachine(RuleBasedStateMachine):
             return
         ack = self.log.append(name, events, producer=producer, sequence=sequence)
         assert not ack.duplicate
+        before = self.newest[name]
         self.take(name, model, events, ack)
         if producer is not None and sequence is not None:
             known = model.sequences.setdefault(producer, {})
             known[sequence] = (events, ack)
             for old in [s for s in known if s <= sequence - REMEMBERED]:
                 del known[old]
-        self.follow_expiry(name, model)
+        self.follow_expiry(name, model, before)
         self.now += step
         if clean:
             self.maintain_topic(name)
 
+    def topic_time(self, name: str) -> int:
+        """The clock's time; in a topic that is ahead of it, its newest append time and what has passed since that append."""
+        newest, seen = self.newest[name], self.seen[name]
+        if self.now >= newest:
+            return self.now
+        return newest + (max(0, self.now - seen) if seen < newest else 1)
+
     def take(self, name: str, model: Model, events: list[Event], ack: Ack) -> None:
         """Put an acknowledged batch into the model, checking the acknowledgement on the way."""
-        now = self.newest[name] = max(self.now, self.newest[name])
+        now = self.newest[name] = self.topic_time(name)
+        self.seen[name] = self.now
         assert len(ack.partitions) == len(ack.offsets) == len(events)
         for event, partition, offset in zip(events, ack.partitions, ack.offsets, strict=True):
             if event.key is not None:
@@ -205,11 +218,12 @@ class LogMachine(RuleBasedStateMachine):
             time = now if event.time is None else (event.time - from_millis(0)) // timedelta(milliseconds=1)
             place.records[offset] = Record(name, partition, offset, event.key, event.value, time, now)
 
-    def follow_expiry(self, name: str, model: Model) -> None:
-        """An append may expire some, never more than has expired; nothing else may go."""
+    def follow_expiry(self, name: str, model: Model, before: int) -> None:
+        """An append may expire some, never more than had expired at the append before; nothing else may go."""
+        now, own = min(self.now, before), min(self.topic_time(name), before)
         for number, bounds in self.log.bounds(name).items():
             place = model.partitions[number]
-            assert place.start <= bounds.start <= place.expired_before(model.settings, self.now)
+            assert place.start <= bounds.start <= place.expired_before(model.settings, now, own)
             place.move_start(bounds.start)
 
     @precondition(lambda self: any(model.sequences for model in self.topics.values()))
@@ -287,7 +301,7 @@ class LogMachine(RuleBasedStateMachine):
         before = [dict(place.records) for place in model.partitions]
         expired = compacted = 0
         for place in model.partitions:
-            expired += place.move_start(place.expired_before(model.settings, self.now))
+            expired += place.move_start(place.expired_before(model.settings, self.now, self.topic_time(name)))
         if model.settings.compacts:
             compacted = sum(place.compact(model.settings, self.now) for place in model.partitions)
         assert self.log.maintain(name) == Maintenance(expired, compacted)

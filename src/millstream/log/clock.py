@@ -18,6 +18,8 @@ _AHEAD = "CREATE TABLE IF NOT EXISTS ahead (topic INTEGER PRIMARY KEY, appended 
 def next_append(db: Db, topic: int, newest: int, clock: int) -> int:
     """The time of an append, in a transaction that writes; ``newest`` is that of the one before."""
     if clock >= newest:
+        if clock == newest and _was_ahead(db):  # caught up: what it said before is past
+            db.execute("DELETE FROM ahead WHERE topic = ?", (topic,))
         return clock
     db.execute(_AHEAD)
     now = _going_on(db, topic, newest, clock)
@@ -27,9 +29,14 @@ def next_append(db: Db, topic: int, newest: int, clock: int) -> int:
 
 def topic_time(db: Db, topic: int, newest: int, clock: int) -> int:
     """What time it is by a topic's own append time."""
-    if clock >= newest or not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'ahead'").get:
-        return max(clock, newest)
-    return _going_on(db, topic, newest, clock)
+    if clock >= newest:
+        return clock
+    return _going_on(db, topic, newest, clock) if _was_ahead(db) else newest + 1
+
+
+def _was_ahead(db: Db) -> bool:
+    """Whether any topic ever was ahead of the clock: the table is there."""
+    return db.execute("SELECT 1 FROM sqlite_master WHERE name = 'ahead'").get is not None
 
 
 def _going_on(db: Db, topic: int, newest: int, clock: int) -> int:
