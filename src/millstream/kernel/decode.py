@@ -173,7 +173,7 @@ def _decoder(feed: Feed, utc: bool) -> FeedDecoder | str:
         made = compile_scalar(sql, dtypes, utc=utc)
         if made is None:
             return sql
-        if name in guards and made.unsure is not None:  # what is always sure needs no guard
+        if name in guards:
             guard = compile_scalar(guards[name], dtypes, utc=utc)
             if guard is None:
                 return guards[name]
