@@ -54,7 +54,8 @@ def test_input_counted_against_output_through_kills_and_a_broker_restart(
             child = Child("run", file, "--rate-limit", 40, "--json")
             try:
                 assert child.process.stdout is not None
-                assert child.process.stdout.readline().startswith("{")  # a batch is done
+                while (json.loads(child.process.stdout.readline())["batch"] or 0) <= 2 * round_:
+                    pass  # a batch may be one that came again, or have records of one partition alone: two new ones a round
                 threading.Event().wait(chance.random() * 2)  # anywhere in what comes next
                 child.kill()
                 child.wait()

@@ -108,8 +108,8 @@ def drop_unwritten(folder: Path, lasts: Mapping[str, Entry | None]) -> bool:
         or any(last and last.batch >= planned for last in lasts.values())
     ):
         return False
-    for path in (folder / "offsets" / str(planned), folder / "offsets" / f".{planned}.crc"):
-        path.unlink(missing_ok=True)
+    for name in (f".{planned}.crc", str(planned)):  # in this order: a checksum that stays would be that of another plan
+        (folder / "offsets" / name).unlink(missing_ok=True)
     return True
 
 
