@@ -38,12 +38,7 @@ def kill_at_a_place(world: World) -> str:
     place = world.chance.choice(PLACES)
     runner = world.start(failpoint=f"{place}:kill@{world.chance.randint(1, 3)}")
 
-    def reached() -> bool:
-        world.feed()
-        time.sleep(1)
-        return runner.code is not None
-
-    wait(reached, f"the driver at {place}")
+    wait(lambda: runner.code is not None or _feed(world), f"the driver at {place}")
     if (code := runner.ended()) != -signal.SIGKILL:
         raise Wrong(f"the run ended with {code}: {runner.said}")
     return f"the driver was killed at {place}"
@@ -70,7 +65,9 @@ def kill_a_worker(world: World) -> str:
         return "no worker was there to be killed"
     with suppress(ProcessLookupError):
         os.kill(worker, signal.SIGKILL)
-    time.sleep(1)
+    before = runner.batches()
+    world.feed()
+    wait(lambda: runner.batches() > before + 1 or runner.code is not None or _feed(world), "a batch after the kill")
     if runner.code is not None:
         world.failed(runner)
         return "a worker was killed; the run ended with an error"
@@ -165,6 +162,13 @@ FAULTS: list[Fault] = [
     kill_the_driver, kill_at_a_place, kill_the_jvm, kill_a_worker, stop_and_take_over, pause, restart_the_broker,
     restart_the_database, put_back_an_older_checkpoint, stop_and_go, interrupt,
 ]  # fmt: skip
+
+
+def _feed(world: World) -> bool:
+    """Some more records, a second later: what waits for batches must not wait for want of them."""
+    time.sleep(1)
+    world.feed()
+    return False
 
 
 def _one_of(session: int, program: str, besides: int = 0) -> int | None:
