@@ -16,6 +16,7 @@ from typing import NamedTuple, TypeAlias
 
 import pyarrow as pa
 
+from millstream.durable import sync
 from millstream.errors import LogError, LogUnavailable, OffsetOutOfRange
 from millstream.event import Headers, Record
 from millstream.failpoint import failpoint
@@ -166,10 +167,10 @@ class Archive:
                             f"{log.url}: no answer while archiving {self.topic}/{partition} from offset {offset}"
                         )
                     offset = reader.positions[partition]
-            _sync(fresh)
+            sync(fresh)
             failpoint("archive.before_rename")
             os.replace(fresh, path)
-            _sync(folder)
+            sync(folder)
         finally:
             fresh.unlink(missing_ok=True)
         return count, end
@@ -256,11 +257,3 @@ def _row(record: Record) -> Row:
 
 def _times(millis: Sequence[int]) -> pa.Array:
     return pa.array(millis, pa.int64()).cast(pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC"))
-
-
-def _sync(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
