@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -44,6 +45,7 @@ def test_a_table_that_was_in_the_log_first_is_found_by_every_event_of_a_backlog(
         for topic, event in ((items, item), (sales, sale)):
             for first in range(0, ITEMS, LIMIT):
                 log.append(topic, [event(number) for number in range(first, first + LIMIT)])
+                time.sleep(0.002)  # of another append time, which is in milliseconds: one time is never cut
     made = Pipeline("dim", log=url, to=f"sqlite:{tmp_path / 'views.db'}", checkpoint=str(tmp_path / "check"), buckets=2)
     stream = made.stream("sales", "id int, item int, at timestamp", topic=sales, time="at", delay="1 minute")
     table = made.table("items", "item int, name string", topic=items, key="item")
