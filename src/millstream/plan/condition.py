@@ -104,16 +104,29 @@ def never_null(conditions: Sequence[str]) -> str:
     return " AND ".join(f"coalesce(({each}), false)" for each in conditions)
 
 
+def _without_null(condition: str) -> str:
+    """The condition that :func:`never_null` made false where it is null; any other as it is."""
+    match expression.call_of(condition, "condition"):
+        case "coalesce", (inner, "false"):
+            return inner
+        case _:
+            return condition
+
+
 def never_fails(sql: str, kinds: Kinds) -> bool:
     """Whether an expression surely has a value for every row, null included: it needs no guard, and no record fails by it.
 
     >>> never_fails("upper(bid.page)", {}), never_fails("10 / n", {"n": "integer"}), never_fails("n > 1", {"n": "integer"})
     (True, False, True)
+    >>> never_fails(never_null(["n > 1", "n < 9"]), {"n": "integer"}), never_fails(never_null(["10 / n > 1"]), {"n": "integer"})
+    (True, False)
     """
     if any(mark in sql for mark in _UNREADABLE):
         return False
     tokens = tokenize(sql, dialect=DIALECT)
-    if all(token.token_type in _NAMES_AND_LITERALS for token in tokens) or is_safe(sql, kinds):
+    if all(token.token_type in _NAMES_AND_LITERALS for token in tokens) or expression.plain_column(sql) is not None:
+        return True
+    if all(is_safe(_without_null(each), kinds) for each in parts(sql)):
         return True
     called = expression.call_of(sql, "expression")
     if called is None:
