@@ -214,6 +214,37 @@ def test_records_younger_than_the_lag_neither_go_nor_replace(log: SqliteLog, clo
     assert values(read_all(log, "t")) == ["4"]
 
 
+def test_after_an_append_ten_years_ahead_compaction_goes_by_the_time_of_the_topic(log: SqliteLog, clock: Clock) -> None:
+    settings = TopicSettings(cleanup="compact", compaction_lag=10 * SECOND, tombstone_retention=20 * SECOND)
+    log.create_topic("t", 1, settings)
+    years = 10 * 365 * 86_400_000
+
+    def left() -> list[str | None]:
+        log.maintain("t")
+        return [None if record.value is None else record.value.decode() for record in read_all(log, "t")]
+
+    upsert(log, "k", "1")
+    clock.now += 5000
+    upsert(log, "k", "2")
+    clock.now += years
+    upsert(log, "k", "3")
+    clock.now -= years
+    upsert(log, "k", "4")
+    upsert(log, "gone", None)
+    assert left() == ["1", "2", "3", "4", None]
+    clock.now += 9999
+    assert left() == ["1", "2", "3", "4", None]  # the first two are not yet both old
+    clock.now += 1
+    assert left() == ["4", None]
+    clock.now += 9999
+    upsert(log, "k", "5")
+    assert left() == ["4", None, "5"]
+    clock.now += 1
+    assert left() == ["4", "5"]
+    clock.now += 9999
+    assert left() == ["5"]
+
+
 def test_a_tombstone_is_kept_for_its_time_and_takes_the_key_with_it(log: SqliteLog, clock: Clock) -> None:
     log.create_topic("t", 1, TopicSettings(cleanup="compact", tombstone_retention=10 * SECOND))
     upsert(log, "k", "1")
@@ -288,6 +319,7 @@ def test_what_expires_is_archived_first_beside_the_log(log: SqliteLog, clock: Cl
     archive = Archive(tmp_path / "cold", "t")
     assert archived(archive) == [f"{i:04d}" for i in range(50)]
     assert archive.span(0) == (0, 50)
+    assert [path for path in (tmp_path / "cold").rglob("*") if path.is_dir() and path.stat().st_mode & 0o077] == []
     assert values(read_all(log, "t")) == [f"{i:04d}" for i in range(50, 60)]
 
 

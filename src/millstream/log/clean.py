@@ -77,11 +77,7 @@ def expired_before(log: SqliteLog, db: Db, row: TopicRow, no_later: int | None =
     for partition, start, end, size, _ in found:
         cut, table = start, records_table(row.id, partition)
         if settings.expires and settings.retention is not None:
-            age = settings.retention // timedelta(milliseconds=1)
-            cut = first_appended_after(db, table, start, end, clock - age)
-            if own > clock and cut == first_appended_after(db, table, start, end, clock):
-                # What is left was appended while the topic was ahead of the clock: its age goes by the topic's own time.
-                cut = first_appended_after(db, table, start, end, own - age)
+            cut = _as_old_as(settings.retention, db, table, start, end, clock, own)
         if settings.expires and settings.retention_bytes is not None and size > settings.retention_bytes:
             excess = size - settings.retention_bytes
             for offset, length in db.execute(f"SELECT offset, {_SIZE} FROM {table} ORDER BY offset"):
@@ -91,6 +87,16 @@ def expired_before(log: SqliteLog, db: Db, row: TopicRow, no_later: int | None =
                 cut = max(cut, offset + 1)
         cuts[partition] = cut
     return cuts
+
+
+def _as_old_as(age: timedelta, db: Db, table: str, start: int, end: int, clock: int, own: int) -> int:
+    """The offset below which every record is that old, by the clock and the topic's ``own`` time (:func:`topic_time`)."""
+    passed = age // timedelta(milliseconds=1)
+    cut = first_appended_after(db, table, start, end, clock - passed)
+    if own > clock and cut == first_appended_after(db, table, start, end, clock):
+        # What is left was appended while the topic was ahead of the clock: its age goes by the topic's own time.
+        cut = first_appended_after(db, table, start, end, own - passed)
+    return cut
 
 
 def expire(
@@ -162,16 +168,17 @@ def compact(log: SqliteLog, topic: str) -> int:
 
 
 def _compact_partition(log: SqliteLog, topic: str, topic_id: int, partition: int) -> int:
-    table, now = records_table(topic_id, partition), log.clock()
+    table, clock = records_table(topic_id, partition), log.clock()
     settings = log.topic(topic).settings
-    lag_cut = now - settings.compaction_lag // timedelta(milliseconds=1)
-    tombstone_cut = now - settings.tombstone_retention // timedelta(milliseconds=1)
     with log.store.read() as db:
         start, end, cleaned = db.execute(
             "SELECT start, next, cleaned FROM partition WHERE topic = ? AND partition = ?",
             (topic_id, partition),
         ).fetchone()
-        settled = first_appended_after(db, table, start, end, lag_cut)  # younger ones neither go nor replace others
+        newest = db.execute("SELECT max(appended) FROM partition WHERE topic = ?", (topic_id,)).get
+        span = (start, end, clock, topic_time(db, topic_id, newest, clock))
+        settled = _as_old_as(settings.compaction_lag, db, table, *span)  # younger ones neither go nor replace others
+        past = min(settled, _as_old_as(settings.tombstone_retention, db, table, *span))
         # The latest offset of every key written since the last cleaning, kept in memory by SQLite's own sort.
         db.execute("CREATE TEMP TABLE IF NOT EXISTS latest (key BLOB PRIMARY KEY, offset INTEGER) WITHOUT ROWID")
         db.execute("DELETE FROM latest")
@@ -189,10 +196,7 @@ def _compact_partition(log: SqliteLog, topic: str, topic_id: int, partition: int
         # A tombstone goes once nothing older of its key is left: everything below `settled` has been seen by now.
         obsolete += [
             offset
-            for (offset,) in db.execute(
-                f"SELECT offset FROM {table} WHERE value IS NULL AND offset < ? AND appended <= ?",
-                (settled, tombstone_cut),
-            )
+            for (offset,) in db.execute(f"SELECT offset FROM {table} WHERE value IS NULL AND offset < ?", (past,))
         ]
         db.execute("DELETE FROM latest")
     obsolete = sorted(set(obsolete))
