@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 from pathlib import Path
 from typing import Any
 
 import psycopg
+import pytest
 from pyspark.sql import SparkSession
 
+from millstream.errors import ViewStoreUnavailable
 from millstream.log import open_log
 from millstream.pipeline import Pipeline
 from millstream.plan.relation import tumbling
-from millstream.runtime.run import run
+from millstream.runtime.run import Progress, run
 from millstream.runtime.verify import verify
 from millstream.testing import PostgresServer
 from tests.runtime.shop_file import BEGIN, append_clicks
@@ -66,3 +69,37 @@ def test_a_pipeline_in_postgresql_has_the_views_it_has_in_sqlite(
     assert row == pipelines[1].views["per_minute"].get("b", BEGIN)
     assert view.frame().filter(page="b", window_start=BEGIN)["total"].to_list() == [row["total"]]
     assert len(view.pandas()) == view.arrow().num_rows
+
+
+def test_a_server_that_is_away_when_a_run_starts_is_waited_for(
+    spark: SparkSession, postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Pipeline("late", log=f"sqlite:{tmp_path / 'log.db'}", checkpoint=str(tmp_path / "check"), buckets=1)
+    made.to = f"{postgres.address}?schema=late_{uuid.uuid4().hex}"
+    made.view("v", made.stream("clicks", "user long").group_by().agg(n="count(*)"))
+    with open_log(made.log) as log:
+        log.create_topic("clicks", 1)
+    append_clicks(tmp_path, 0, 5)
+    said: list[str] = []
+    stop = threading.Event()
+
+    def watch(progress: Progress) -> None:
+        said.append(progress.waiting)
+        if len(said) == 2:
+            postgres.start()
+        if progress.batch is not None:
+            stop.set()
+
+    postgres.stop()
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr("millstream.runtime.run._PATIENCE", 1.0)  # which is a minute
+            with pytest.raises(ViewStoreUnavailable):
+                run(made, spark=spark, once=True)
+        run(made, spark=spark, progress=watch, stop=stop)
+    finally:
+        if len(said) < 2:
+            postgres.start()
+    assert [text.partition(":")[0] for text in said[:2]] == ["views"] * 2
+    assert said[-1] == ""
+    assert made.views["v"].arrow().to_pylist() == [{"n": 5}]

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from millstream.address import PostgresAddress, parse_address
 from millstream.errors import CheckpointMismatch, PipelineError, TakenOver, UnknownView
 from millstream.failpoint import failpoint
 from millstream.outlet import Outlet, open_outlet
@@ -34,14 +35,19 @@ def claimed(
     takeover: bool,
     beside: bool = False,
     lost: Callable[[TakenOver], None] | None = None,
+    patience: Patience = IMPATIENT,
 ) -> dict[str, tuple[Sink, int]]:
-    """Become the only writer of a pipeline in these stores, for as long as the stack lives; by address, with the fences."""
+    """Become the only writer of a pipeline in these stores, for as long as the stack lives; by address, with the fences.
+
+    A server that is away is waited for. A file is here, or something is wrong that waiting does not mend.
+    """
     sinks: dict[str, tuple[Sink, int]] = {}
     for address in sorted(addresses):
-        sink = stack.enter_context(open_sink(address))
+        waiting = patience if isinstance(parse_address(address), PostgresAddress) else IMPATIENT
+        sink = stack.enter_context(waiting.call("views", partial(open_sink, address)))
         if beside:
             sink = Beside(sink)
-        fence = sink.claim(pipeline, takeover=takeover)
+        fence = waiting.call("views", partial(sink.claim, pipeline, takeover=takeover))
         stack.callback(sink.release)
         stack.enter_context(Keeper(sink.renew, lost=lost))
         sinks[address] = (sink, fence)

@@ -213,6 +213,7 @@ class _Run:
                 takeover=self.options.takeover,
                 beside=self.options.beside,
                 lost=self._lost,
+                patience=self.patience,
             )
             outlets: dict[str, Outlet] = {}
             if not self.options.beside:
