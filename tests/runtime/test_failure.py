@@ -13,7 +13,7 @@ from millstream.event import Event
 from millstream.log import open_log
 from millstream.pipeline import Pipeline
 from millstream.runtime.batch import run_batch
-from millstream.runtime.failure import ours_in
+from millstream.runtime.failure import cause_of, ours_in
 from millstream.runtime.run import run
 from millstream.runtime.verify import verify
 from millstream.sink import open_store
@@ -88,6 +88,19 @@ def test_an_error_of_ours_is_found_after_the_stack_that_raised_it() -> None:
 )
 def test_a_record_cannot_write_an_error_of_ours(text: str) -> None:
     assert ours_in(text) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: No such thing SQLSTATE: XXKST\n===\nIdentifier: shop", "No such thing"),
+        ("An error occurred while calling o1.getResult.\n: org.apache.spark.SparkException: Exception thrown\n\tat x\nCaused by: a.b.OddException: odd\n\tat y\nCaused by: java.io.EOFException", "OddException: odd"),
+        (STACK.format(last="ValueError: x") + "\nCaused by: a.b.OddException: odd", "ValueError: x"),
+    ],
+    ids=["query", "java", "python"],
+)  # fmt: skip
+def test_the_cause_is_what_was_raised_and_never_where_spark_heard_of_it(text: str, cause: str) -> None:
+    assert cause_of(text) == cause
 
 
 def test_a_record_that_fails_or_changes_its_types_is_a_dead_letter_alone(spark: SparkSession, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import polars as pl
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
 from millstream.errors import ConfigError, PipelineError
@@ -176,7 +177,7 @@ def compute(
     try:
         with our_settings(spark, tasks):
             arrived = unpack(chain, chunks_of(staged(decoded, Host(chain, counts, types))))
-    except PySparkException as error:
+    except (PySparkException, Py4JJavaError) as error:
         raise explain(error, spark, pipeline, chain, Position(start, start)) from error
     changes = {}
     for output in chain.outputs:

@@ -47,6 +47,14 @@ _GONE = re.compile(r"offsets (\d+) to (\d+) are gone")
 _BEYOND = re.compile(r"offset (\d+) is beyond the end; the next one is (\d+)")
 _VALUE = re.compile(r"SQLSTATE: 22")
 _NO_ROOM = re.compile(r"No space left on device|Disk quota exceeded|\bos error (28|122)\b")
+_RAISED = re.compile(r"^(\w[\w.]*(?:Error|Exception)): (.+)$", re.MULTILINE)
+_CAUSED = re.compile(r"^(?:Caused by)?: (\w[\w.]*(?:Error|Exception)): (.+)$", re.MULTILINE)
+"""What Python says last of what was raised, and what Java does."""
+_STREAM = re.compile(r"^\[STREAM_FAILED\] Query .* terminated with exception: (.+?)(?: SQLSTATE: \w+)?$")
+_WORKER = re.compile(
+    r"worker exited unexpectedly \(crashed\)|terminated with exception: (?:Broken pipe|Connection reset)\b"
+)
+"""What Spark says when a Python process of its own is gone: of a worker, and of the one that workers are forked from."""
 _HINT = "nothing of the batch was written; run it with --debug for Spark's own account"
 
 
@@ -69,6 +77,12 @@ def explain(
             f"pipeline {pipeline.name}: the state in its checkpoint {pipeline.checkpoint} cannot be read: {cause_of(text)}",
             hint="`millstream run --rebuild` computes the views anew from the log, or restore the checkpoint from a backup that is as new"
             " as the views",
+        )
+    if _WORKER.search(text) and not _VALUE.search(text):
+        return SparkError(
+            f"pipeline {pipeline.name} stopped: a Python process of Spark's was killed, or crashed; the batch at hand was not finished",
+            hint="run it again: what was done before stays. If memory was short (see the system's log), give it less at once:"
+            " --rate-limit N",
         )
     if _OF_THE_DATA.search(text):
         found = _culprit(spark, pipeline, chain, position)
@@ -141,11 +155,11 @@ def cause_of(text: str) -> str:
     conditions = [found for found in _CONDITION.findall(text) if found[0] != "STREAM_FAILED"]
     if conditions:
         return f"{conditions[-1][1].split(' SQLSTATE')[0]} ({conditions[-1][0]})"
-    raised = re.findall(r"^(\w[\w.]*(?:Error|Exception)): (.+)$", text, re.MULTILINE)
+    raised = _RAISED.findall(text) or _CAUSED.findall(text)
     if raised:
         return f"{raised[-1][0].rsplit('.', 1)[-1]}: {raised[-1][1]}"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[0] if lines else "no reason given"
+    return _STREAM.sub(r"\1", lines[0]) if lines else "no reason given"
 
 
 def _culprit(spark: SparkSession, pipeline: Pipeline, chain: Chain, position: Position) -> ExpressionFailed | None:

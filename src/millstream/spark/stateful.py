@@ -88,6 +88,7 @@ def _batch_stage(host: Host, number: int) -> Callable[[tuple[pa.Scalar, ...], pa
 
         from millstream.kernel.state import Memory
 
+        failpoint("stage.before_bucket")
         chunks = _chunks(zip(*(table.column(name).to_pylist() for name in _fields()), strict=True))
         made = list(host.run(number, key[0].as_py(), key[1].as_py(), chunks, Memory()))
         return pa.Table.from_batches([_to_arrow(host, made)])
