@@ -5,16 +5,21 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable
+from itertools import combinations
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from millstream import Pipeline, Relation, tumbling
 from millstream.errors import PlanError
 from millstream.load import load_pipeline
 
 HERE = Path(__file__).name
-COLUMNS = "id long, n int, text string, b boolean, d date, m decimal(9, 2), x double, tags array<string>, at timestamp"
+COLUMNS = (
+    "id long, n int, text string, b boolean, d date, m decimal(9, 2), x double, tags array<string>, at timestamp,"
+    " props map<string, int>, deep struct<a: int, inner: struct<all: array<map<string, int>>>>, v variant"
+)
 
 
 def relations() -> tuple[Pipeline, Relation, Relation]:
@@ -35,7 +40,27 @@ REFUSED: list[tuple[Callable[[Relation, Relation], Relation], str]] = [
     (lambda s, t: t.select("upper(text) AS u").group_by("u").agg(k="avg(u)"), "`avg(u)`: expected a number; found string"),
     (lambda s, t: t.group_by("id").agg(k="max(d)").group_by().agg(z="sum(k)"), "`sum(k)`: expected a number; found date"),
     (lambda s, t: t.select("n").union(t.select("id AS n")), "union: column n is int in one relation and bigint in another; expected one type"),
+    (lambda s, t: t.select("props").union(t.select("map(text, id) AS props"), t.select("text AS props")), "union: column props is map<string, int> in one relation and string"),
     (lambda s, t: t.select("id").union(t.select("id"), t.select("text AS id")), "union: column id is bigint in one relation and string in another"),
+    (lambda s, t: t.group_by("id").agg(k="max(props)"), "`max(props)`: maps are neither ordered nor compared; found map<string, int>"),
+    (lambda s, t: s.group_by("id").agg(k="min(deep)"), "`min(deep)`: maps are neither ordered nor compared; found struct<a: int, inner: struct<all: array<map<string, int>>>>"),
+    (lambda s, t: s.group_by("id").agg(k="max(deep.inner) FILTER (WHERE b)"), "`max(deep.inner) FILTER (WHERE b)`: maps are neither ordered nor compared"),
+    (lambda s, t: t.group_by("id").agg(k="collect_set(deep.inner.all)"), "`collect_set(deep.inner.all)`: maps are neither ordered nor compared; found array<map<string, int>>"),
+    (lambda s, t: t.group_by("id").agg(k="count(distinct Props)"), "`count(distinct Props)`: maps are neither ordered nor compared"),
+    (lambda s, t: t.group_by("id").agg(k="max_by(id, props)"), "`max_by(id, props)`: maps are neither ordered nor compared"),
+    (lambda s, t: t.group_by("id").agg(k="last(props, at)").group_by().agg(z="max(k)"), "`max(k)`: maps are neither ordered nor compared"),
+    (lambda s, t: t.group_by("props").agg(k="count(*)"), "`props`: maps are neither ordered nor compared; found map<string, int>"),
+    (lambda s, t: t.group_by("map(text, n) AS z").agg(k="count(*)"), "`map(text, n)`: maps are neither ordered nor compared; found map"),
+    (lambda s, t: t.select("id", "deep").distinct(), "`deep`: maps are neither ordered nor compared"),
+    (lambda s, t: t.select("props AS p").group_by("p").agg(k="count(*)"), "`p`: maps are neither ordered nor compared"),
+    (lambda s, t: t.join(t.select("id AS o", "props AS q"), on="props = q"), "`props`: maps are neither ordered nor compared"),
+    (lambda s, t: s.deduplicate("props", within="1 day"), "`props`: maps are neither ordered nor compared"),
+    (lambda s, t: t.top(1, "id", per="props"), "`props`: maps are neither ordered nor compared"),
+    (lambda s, t: t.top(1, "deep.inner DESC"), "`deep.inner`: maps are neither ordered nor compared"),
+    (lambda s, t: t.over("props", order="id").add(k="row_number()"), "`props`: maps are neither ordered nor compared"),
+    (lambda s, t: t.group_by("v").agg(k="count(*)"), "`v`: variants are neither ordered nor compared; found variant"),
+    (lambda s, t: t.explode("props", "p"), "explode: expected an array; found map<string, int>"),
+    (lambda s, t: t.explode("text", "p"), "explode: expected an array; found string"),
     (lambda s, t: t.group_by("n").agg(k="max(text)").group_by("soundex(k) AS z").agg(c="count(*)"), f"`soundex(k)` {BETWEEN}"),
     (lambda s, t: t.join(t.select("id AS o", "text AS w"), on="id = o").where("concat_ws(',', text, w) = 'a'").top(1, "id"), f"`concat_ws(',', text, w) = 'a'` {BETWEEN}"),
 ]  # fmt: skip
@@ -43,7 +68,13 @@ TAKEN: list[Callable[[Relation, Relation], Relation]] = [
     lambda s, t: t.group_by("id").agg(
         a="sum(m)", b="avg(n)", c="median(x)", d="sum(cast(text AS double))", e="max(tags)", f="min(b)", g="sum(NULL)"
     ),
+    lambda s, t: t.group_by("id").agg(a="last(props, at)", b="collect_list(deep)", c="count(v)", d="max(deep.a)"),
+    lambda s, t: t.group_by("array_sort(map_entries(props)) AS p").agg(
+        a="max(props['a'])", b="count(distinct to_json(v))"
+    ),
+    lambda s, t: t.over("id", order="at").add(a="lag(props)", c="lag(deep.inner)"),
     lambda s, t: t.group_by("id").agg(a="sum(my_own(text))"),  # a function of the session's; Spark knows its type
+    lambda s, t: t.select("props").union(t.select("map(text, n) AS props")),
     lambda s, t: t.select("n", "x").union(t.select("n + 1 AS n", "x * 2 AS x")),
     lambda s, t: t.group_by("n").agg(k="max(text)").select("soundex(k) AS z"),  # behind the last kernel Spark computes
     lambda s, t: t.group_by("soundex(text) AS z").agg(k="count(*)").group_by("k + 1 AS k").agg(c="count(*)"),
@@ -66,6 +97,23 @@ def test_what_types_do_not_allow_is_refused_in_its_line(
 def test_what_types_allow_or_only_spark_knows_is_taken(define: Callable[[Relation, Relation], Relation]) -> None:
     pipeline, stream, table = relations()
     pipeline.view("v", define(stream, table))
+
+
+NUMBERS = ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal(9, 2)", "decimal(38, 10)")
+PAIRS = [*combinations(NUMBERS, 2), ("date", "timestamp"), ("array<int>", "array<double>")]
+
+
+def test_the_cast_for_a_union_is_the_one_that_spark_makes(spark: SparkSession) -> None:
+    frames = [
+        spark.createDataFrame([], ", ".join(f"v{at} {pair[side]}" for at, pair in enumerate(PAIRS))) for side in (0, 1)
+    ]
+    made = [field.dataType.simpleString().replace(",", ", ") for field in frames[0].unionByName(frames[1]).schema]
+    for (one, other), wide in zip(PAIRS, made, strict=True):
+        pipeline = Pipeline("typed")
+        left, right = pipeline.stream("l", f"v {one}"), pipeline.stream("r", f"v {other}")
+        with pytest.raises(PlanError, match="union: column v is") as caught:
+            pipeline.view("v", left.union(right))
+        assert caught.value.hint == f"cast them to one: cast(v AS {wide}) AS v"
 
 
 QUERIES = [

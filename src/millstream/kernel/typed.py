@@ -13,7 +13,7 @@ import polars as pl
 
 from millstream.errors import PlanError
 from millstream.kernel.decode import META
-from millstream.kernel.fit import refusal, say
+from millstream.kernel.fit import ANY_MAP, MAKES_MAP, VARIANT, incomparable, map_of, refusal, say, widest
 from millstream.kernel.groups import type_of
 from millstream.kernel.host import input_frames
 from millstream.kernel.scalar import compile_scalar
@@ -26,6 +26,7 @@ from millstream.plan.nodes import (
     Aggregate,
     Aggregation,
     Column,
+    Deduplicate,
     Explode,
     Join,
     Look,
@@ -36,6 +37,7 @@ from millstream.plan.nodes import (
     Place,
     Select,
     Source,
+    Top,
     Union,
     Where,
     Windowed,
@@ -43,7 +45,7 @@ from millstream.plan.nodes import (
     output_columns,
 )
 from millstream.plan.place import placed
-from millstream.plan.schema import fields_of
+from millstream.plan.schema import fields_of, inner_of
 from millstream.plan.texts import texts_of
 
 Types: TypeAlias = Mapping[str, pl.DataType]
@@ -52,6 +54,11 @@ Said: TypeAlias = Mapping[tuple[Node, str], pl.DataType]
 _WHOLE = ("count", "count_distinct", "approx_count_distinct")
 _UNNAMED = re.compile(r"agg_\d+")
 _RANKS = ("row_number", "rank", "dense_rank")
+_COMPARED = {
+    **dict.fromkeys(("min", "max", "collect_set", "count_distinct", "approx_count_distinct"), 0),
+    **dict.fromkeys(("min_by", "max_by"), 1),
+}
+"""Aggregates that compare values, and which argument."""
 
 
 def check_types(nodes: Iterable[Node], chain: Chain, feeds: Mapping[int, pl.Schema] | None = None) -> None:
@@ -115,7 +122,8 @@ class _Reader:
 
     def type_of(self, sql: str, node: Node) -> pl.DataType | None:
         """The type of an expression over a relation, if it is known."""
-        return _type(sql, self.types(node)) or self._of_source(sql, node)
+        called = _call(sql)
+        return ANY_MAP if called in MAKES_MAP else _type(sql, self.types(node)) or self._of_source(sql, node)
 
     def _of_source(self, sql: str, node: Node) -> pl.DataType | None:
         """What Spark has said of it, where only filters and selects are between it and its source."""
@@ -132,8 +140,17 @@ class _Reader:
     def types(self, node: Node) -> Types:
         """The columns whose type is known."""
         if id(node) not in self._known:
+            for side, below in enumerate(inputs_of(node)):
+                for text in _keys(node, side):
+                    self._compared(text, text, below, node.place)
             self._known[id(node)] = self._read(node)
         return self._known[id(node)]
+
+    def _compared(self, text: str, written: str, node: Node, place: Place) -> None:
+        """Refuse an expression over a relation whose values would have to be compared, and cannot be."""
+        kind = self.type_of(text, node) or self.type_of(_unfiltered(text), node)
+        if kind is not None and (why := incomparable(kind)):
+            raise PlanError(f"{place}: `{written}`: {why[0]}", hint=why[1])
 
     def _read(self, node: Node) -> Types:
         match node:
@@ -152,7 +169,12 @@ class _Reader:
                 return self._named(node.key, node.input) | _declared(node.columns)
             case Explode():
                 below, array = self.types(node.input), self.type_of(node.array, node.input)
-                return {**below, node.name: array.inner} if isinstance(array, pl.List) else below  # type: ignore[dict-item]
+                if array is None:
+                    return {name: kind for name, kind in below.items() if name.lower() != node.name.lower()}
+                if not isinstance(array, pl.List):
+                    hint = "map_entries(…) makes an array of a map, split(…, ',') one of text"
+                    raise PlanError(f"{node.place}: explode: expected an array; found {say(array)}", hint=hint)
+                return {**below, node.name: array.inner}  # type: ignore[dict-item]
             case Union():
                 return self._union(node)
             case Join():
@@ -171,13 +193,13 @@ class _Reader:
         made = {}
         for at, name in enumerate(names):
             kinds = [each[at] for each in found]
-            one, other = kinds[0], next((each for each in kinds if each is not None and each != kinds[0]), None)
-            if one is not None and other is not None:
-                with placed(node.place):
-                    raise PlanError(
-                        f"union: column {name} is {say(one)} in one relation and {say(other)} in another; expected one type",
-                        hint=f"cast one of them: cast({name} AS {say(one)}) AS {name}",
-                    )
+            one, other = kinds[0], next((each for each in kinds if each not in (None, kinds[0], ANY_MAP)), None)
+            if one not in (None, ANY_MAP) and other is not None:
+                wide = widest([each for each in kinds if each not in (None, ANY_MAP)])
+                raise PlanError(
+                    f"{node.place}: union: column {name} is {say(one)} in one relation and {say(other)} in another; expected one type",
+                    hint=f"cast them to one: cast({name} AS {say(wide) if wide else '…'}) AS {name}",
+                )
             if one is not None and None not in kinds:
                 made[name] = one
         return made
@@ -189,6 +211,8 @@ class _Reader:
             kinds = [self.type_of(text, node.input) for text in each.arguments]
             if each.function in (*_WHOLE, *_RANKS):
                 found[each.name] = pl.Int64() if each.function in _WHOLE else pl.Int32()
+            if (at := _COMPARED.get(each.function)) is not None:
+                self._compared(each.arguments[at], each.written, node.input, node.place)
             if (kind := kinds[0] if kinds else None) is None:
                 continue
             with placed(node.place):
@@ -212,14 +236,42 @@ def _type(sql: str, columns: Types) -> pl.DataType | None:
     """The type of an expression, if it is known."""
     if (column := expression.plain_column(sql)) is not None:
         return _lower(columns).get(column.lower())
-    fields = {
-        f"{name}.{field.name}": field.dtype
-        for name, kind in columns.items()
-        if isinstance(kind, pl.Struct)
-        for field in kind.fields
-    }
-    made = compile_scalar(sql, {**columns, **fields}, utc=True)  # type: ignore[dict-item]
+    made = compile_scalar(sql, {**columns, **dict(_fields(columns))}, utc=True)
     return made.dtype if made is not None else None
+
+
+def _fields(columns: Types) -> Iterator[tuple[str, pl.DataType]]:
+    """The fields of structs, however deep, under all names with dots between them."""
+    for name, kind in columns.items():
+        if isinstance(kind, pl.Struct):
+            inner: Types = {f"{name}.{each.name}": each.dtype for each in kind.fields}  # type: ignore[misc]
+            yield from inner.items()
+            yield from _fields(inner)
+
+
+def _call(sql: str) -> str:
+    """The function of an expression that is one call; nothing for any other."""
+    called = expression.call_of(sql, "expression") if sql.endswith(")") else None
+    return called[0] if called else ""
+
+
+def _unfiltered(sql: str) -> str:
+    """What an aggregate with a FILTER takes where its condition is true; any other expression as it is."""
+    filtered = sql.startswith("CASE WHEN ") and sql.lower().count("case") == 1
+    return sql.rpartition(" THEN ")[2].removesuffix(" END") if filtered else sql
+
+
+def _keys(node: Node, side: int) -> Sequence[str]:
+    """The expressions of a node over one input by which rows are told apart or ordered."""
+    match node:
+        case Aggregate():
+            return [each.expression for each in node.keys]
+        case Over():
+            return [*node.partition, *(each.expression for each in node.order)]
+        case Top() | Deduplicate() | Join() | MapGroups():
+            return texts_of(node, side)
+        case _:
+            return ()
 
 
 def _lower(types: Types) -> dict[str, pl.DataType]:
@@ -232,10 +284,17 @@ def _declared(columns: Sequence[Column]) -> dict[str, pl.DataType]:
 
 
 def _of_ddl(declared: str) -> pl.DataType | None:
-    if not (fields := fields_of(declared)):
-        return type_of(declared)
+    if (plain := type_of(declared)) is not None:
+        return plain
+    if declared.lower() == "variant":
+        return VARIANT
+    fields, inner = fields_of(declared), [_of_ddl(each) for each in inner_of(declared)]
     kinds = {each.name: _of_ddl(each.type) for each in fields}
-    return None if None in kinds.values() else pl.Struct(kinds)  # type: ignore[arg-type]
+    if None in inner or None in kinds.values() or not (inner or kinds):
+        return None
+    if kinds:
+        return pl.Struct(kinds)  # type: ignore[arg-type]
+    return pl.List(inner[0]) if len(inner) == 1 else map_of(*inner)  # type: ignore[arg-type]
 
 
 def _feed_types(feed: Feed) -> pl.Schema | None:

@@ -95,6 +95,18 @@ def fields_of(kind: str) -> tuple[Column, ...]:
     return tuple(reader.struct(kind))
 
 
+def inner_of(kind: str) -> tuple[str, ...]:
+    """The types inside an array or a map; none for any other type.
+
+    >>> inner_of("map<string, array<decimal(9, 2)>>"), inner_of("struct<a: int>")
+    (('string', 'array<decimal(9, 2)>'), ())
+    """
+    tokens = tokenize(kind, dialect=DIALECT)
+    if tokens[0].text.lower() not in ("array", "map"):
+        return ()
+    return _Reader(kind, tokens).within(kind)
+
+
 def is_timestamp(column: Column) -> bool:
     """Whether it holds a point in time; ``timestamp_ntz`` does not, having no zone."""
     return column.type.lower() in ("timestamp", "timestamp_ltz")
@@ -254,6 +266,12 @@ class _Reader:
             yield Column(name, self.type(owner))
             if not self.skip(","):
                 return
+
+    def within(self, owner: str) -> tuple[str, ...]:
+        """Read the types of a whole array<…> or map<…>."""
+        self._at = 2
+        first = self.type(owner)
+        return (first, self.type(owner)) if self.skip(",") else (first,)
 
     def _interval(self, word: str) -> str:
         words = [word]
