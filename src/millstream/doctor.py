@@ -17,7 +17,7 @@ from millstream.errors import MachineError, MillstreamError
 from millstream.log import open_log
 from millstream.sink import open_store
 from millstream.spark import java
-from millstream.spark.jars import kafka_connector
+from millstream.spark.jars import avro_reader, kafka_connector
 
 _START = """
 import time; begun = time.monotonic()
@@ -44,6 +44,7 @@ def checks(settings: Settings, *, spark: bool = True, views: str | None = None) 
     yield _check("sqlite", _sqlite)
     yield _check("java", _java)
     yield _check("kafka connector", kafka_connector)
+    yield _check("avro", avro_reader)
     yield _check("cache folder", lambda: _writable(java.cache_folder()))
     yield _check("temporary folder", lambda: _writable(Path(tempfile.gettempdir())))
     yield _check("log", lambda: _log(settings))

@@ -31,9 +31,10 @@ _OLDER_CONNECTOR = (
     "org.apache.commons:commons-pool2:2.12.0",
 )
 """What our tests pass with on Spark 4.3.0, part by part, for registries that do not have the connector of that release."""
-_SUMS = {
+SUMS = {
     "commons-pool2-2.12.0.jar": "6d3bd18df8410f3e31b031aca582cc109342358a62a2759ebd0c4cdf30d06f8b",
     "kafka-clients-3.9.1.jar": "7568b998572d256f0b7bc0afdc1b7a2588b8b08415c62ce314c864a6851ae9d9",
+    "spark-avro_2.13-4.0.1.jar": "834207b759159ceb7e367df9c0fe5998bbb547fdcdc5269dfeeba2c6803559b6",
     "spark-sql-kafka-0-10_2.13-4.2.0.jar": "64539c45e5d39f7ddb747312c239f38f5208d08c1a0ddf7d70beb2fbd9373705",
     "spark-token-provider-kafka-0-10_2.13-4.0.0.jar": "f2be3b76f9e6cbe63379d4e4e0dc14f59dbf056ae2ad16ff15ac108004c86767",
 }
@@ -55,6 +56,7 @@ def resolve(coordinate: str, *, alone: bool = False) -> list[Path]:
             fcntl.flock(lock, fcntl.LOCK_EX)  # one download, however many processes want it
             if not folder.exists():
                 _download(coordinate, folder, alone=alone)
+    check_sums(folder, f"delete {folder}: what was kept there was changed, and the next start fetches it again")
     return sorted(folder.glob("*.jar"))
 
 
@@ -65,13 +67,12 @@ def spark_kafka_jars() -> list[Path]:
 
 def kafka_connector() -> str:
     """Say which connector Spark reads and writes Kafka with on this machine; nothing is fetched for it."""
-    spark = version_of("pyspark")
-    if _is_older(f"{_CONNECTOR}:{spark}", _OLDER_CONNECTOR):
-        names = ", ".join(":".join(part.split(":")[1:]) for part in _OLDER_CONNECTOR)
-        return f"an older one than Spark {spark}, whose own was not to be had: {names}"
-    if _folder(f"{_CONNECTOR}:{spark}").exists():
-        return f"that of Spark {spark}"
-    return "none yet; the first pipeline that reads or writes Kafka fetches it"
+    return _which(_CONNECTOR, _OLDER_CONNECTOR, "reads or writes Kafka")
+
+
+def avro_reader() -> str:
+    """Say what Spark reads Avro with on this machine; nothing is fetched for it."""
+    return _which(_AVRO, _OLDER_AVRO, "reads Avro")
 
 
 def spark_avro_jars() -> list[Path]:
@@ -79,19 +80,36 @@ def spark_avro_jars() -> list[Path]:
     return _of_this_release(_AVRO, _OLDER_AVRO)
 
 
+def _which(part_of_spark: str, older_parts: tuple[str, ...], use: str) -> str:
+    spark = version_of("pyspark")
+    if _is_older(f"{part_of_spark}:{spark}", older_parts):
+        names = ", ".join(":".join(part.split(":")[1:]) for part in older_parts)
+        return f"an older one than Spark {spark}, whose own was not to be had: {names}"
+    if _folder(f"{part_of_spark}:{spark}").exists():
+        return f"that of Spark {spark}"
+    return f"none yet; the first pipeline that {use} fetches it"
+
+
 def _of_this_release(part_of_spark: str, older_parts: tuple[str, ...]) -> list[Path]:
     present = {_artifact(jar) for jar in (spark_folder() / "jars").glob("*.jar")}
     exact = f"{part_of_spark}:{version_of('pyspark')}"
-    try:
-        if _is_older(exact, older_parts):
-            raise MachineError(f"{exact} was not to be had before")  # do not ask the network at every start
-        jars = resolve(exact)
-    except MachineError as error:
+    if _is_older(exact, older_parts):  # do not ask the network at every start
+        jars = _all_of(older_parts)
+    else:
         try:
-            jars = [jar for part in older_parts for jar in resolve(part, alone=True)]
-        except MachineError:
-            raise error from None
+            jars = resolve(exact)
+        except MachineError as error:
+            if _folder(exact).exists():  # it was to be had, and is no longer what it was
+                raise
+            try:
+                jars = _all_of(older_parts)
+            except MachineError:
+                raise error from None
     return [jar for jar in jars if _artifact(jar) not in present]
+
+
+def _all_of(parts: tuple[str, ...]) -> list[Path]:
+    return [jar for part in parts for jar in resolve(part, alone=True)]
 
 
 def _is_older(exact: str, older_parts: tuple[str, ...]) -> bool:
@@ -162,19 +180,19 @@ def _download(coordinate: str, folder: Path, *, alone: bool) -> None:
                 f"{coordinate} could not be resolved: {_reason(output)}",
                 hint="connect to the network, or name your mirror with MILLSTREAM_IVY_SETTINGS; it is needed only once",
             )
-        check_sums(ready)
+        another = (
+            "the server, or something on the way, gives another file: name one to trust with MILLSTREAM_IVY_SETTINGS"
+        )
+        check_sums(ready, another)
         shutil.move(ready, folder)
 
 
-def check_sums(folder: Path) -> None:
+def check_sums(folder: Path, hint: str) -> None:
     """Refuse jars that are not those that we know by their name."""
     for jar in folder.glob("*.jar"):
-        found = hashlib.sha256(jar.read_bytes()).hexdigest() if jar.name in _SUMS else ""
-        if found != _SUMS.get(jar.name, ""):
-            raise MachineError(
-                f"{jar.name}: found the SHA-256 {found}, expected {_SUMS[jar.name]}",
-                hint="the server, or something on the way, gives another file: name one to trust with MILLSTREAM_IVY_SETTINGS",
-            )
+        found = hashlib.sha256(jar.read_bytes()).hexdigest() if jar.name in SUMS else ""
+        if found != SUMS.get(jar.name, ""):
+            raise MachineError(f"{jar.name}: found the SHA-256 {found}, expected {SUMS[jar.name]}", hint=hint)
 
 
 def _reason(output: str) -> str:
