@@ -9,13 +9,13 @@ help: ## list the targets
 
 setup: .venv/.ready ## make .venv, with .venv/bin/millstream in it
 
-.venv/.ready: requirements.lock pyproject.toml
+.venv/.ready: requirements.lock setup.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or later is needed; set PYTHON=python3.11"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.9'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r setup.lock
 	@echo "installing what requirements.lock pins (pyspark is large: a minute or so the first time)"
 	@$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --require-hashes -r requirements.lock
-	@$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --no-deps --editable .
+	@$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@touch $@
 
 demo: setup ## run the main job on the embedded log
@@ -44,9 +44,12 @@ bench: setup ## measure, against the plain way, in one run
 docs: setup ## write the generated parts of the documentation
 	@$(BIN)/python tools/cli_reference.py
 
+COMPILE := $(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url --no-annotate --no-header \
+	--python-version 3.11
+
 lock: ## resolve the dependencies again, newest versions
-	@$(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url --no-annotate --no-header \
-		--python-version 3.11 --all-extras --group dev pyproject.toml -o requirements.lock
+	@$(COMPILE) --all-extras --group dev pyproject.toml -o requirements.lock
+	@$(COMPILE) --group setup --constraint requirements.lock -o setup.lock
 
 clean: ## remove .venv and caches
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
