@@ -10,6 +10,7 @@ from pathlib import Path
 def replace_file(path: Path, content: bytes | Callable[[Path], object]) -> None:
     """Write a file, or let a function write it, and give it its name; after a power cut it is the old one or the new one."""
     fresh = unfinished_file(path)
+    fresh.unlink(missing_ok=True)  # a link of somebody else's is not followed
     if isinstance(content, bytes):
         fresh.write_bytes(content)
     else:
