@@ -22,7 +22,7 @@ LAYERS = (
 )  # fmt: skip
 LOG = (
     "contract", "partitioner", "heartbeat", "clock", "store", "batch", "sequence", "group", "queue", "clean", "archive", "reader", "sqlite", "scan",
-    "kafka_client", "kafka_write", "kafka", "kafka_read", "kafka_scan", "kafka_share", "producer", "lag",
+    "kafka_client", "kafka_write", "kafka", "kafka_read", "kafka_scan", "kafka_sizes", "kafka_share", "producer", "lag",
 )  # fmt: skip
 PURE = LAYERS[: LAYERS.index("spark")]
 

@@ -66,7 +66,7 @@ FORGET = "Compute the views from what is left of the log, though some of what th
     "--byte-limit",
     type=click.IntRange(1),
     metavar="N",
-    help="Bytes a batch of the embedded log, about, estimated by some of its records.  [default: 1073741824]",
+    help="Bytes a batch, about, estimated by some of its records.  [default: 1073741824]",
 )
 @click.option("--no-heartbeats", is_flag=True, help="Append nothing to the log: windows close only by what comes.")
 @click.option("--takeover", is_flag=True, help="Take the pipeline from the process that runs it.")

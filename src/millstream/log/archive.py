@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
@@ -22,6 +22,9 @@ from millstream.event import Headers, Record
 from millstream.failpoint import failpoint
 from millstream.log.contract import Bounds, Log
 from millstream.log.store import MOST_BYTES
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
 
 SCHEMA = pa.schema(
     [
@@ -124,6 +127,16 @@ class Archive:
                 times += table["append_time"].slice(low).cast(pa.timestamp("ms", "UTC")).cast(pa.int64()).to_pylist()
         return offsets, times
 
+    def about(self, partition: int, start: int, end: int) -> float:
+        """About how many bytes the archived records with start ≤ offset < end have: as many as others of their file."""
+        import pyarrow.parquet as pq  # slow to load, and rarely needed
+
+        total = 0.0
+        for piece in self.pieces(partition):
+            if (common := min(piece.next, end) - max(piece.first, start)) > 0:
+                total += common * _bytes(pq.read_metadata(piece.path)) / (piece.next - piece.first)
+        return total
+
     def read(self, partition: int, start: int, end: int) -> Iterator[pa.RecordBatch]:
         """Archived records with start ≤ offset < end, in order."""
         import pyarrow.parquet as pq  # slow to load, and rarely needed
@@ -131,9 +144,7 @@ class Archive:
         for piece in self.pieces(partition):
             if piece.first < end and piece.next > start:
                 table = pq.ParquetFile(piece.path)
-                facts = table.metadata
-                size = sum(facts.row_group(i).total_byte_size for i in range(facts.num_row_groups))
-                some = max(1, min(_CHUNK, MOST_BYTES * facts.num_rows // max(1, size)))
+                some = max(1, min(_CHUNK, MOST_BYTES * table.metadata.num_rows // max(1, _bytes(table.metadata))))
                 for batch in table.iter_batches(some):
                     offsets = batch.column("offset").to_numpy()
                     low, high = offsets.searchsorted(start), offsets.searchsorted(end)
@@ -249,6 +260,11 @@ def columns_to_arrow(
         ],
         schema=SCHEMA,
     )
+
+
+def _bytes(facts: pq.FileMetaData) -> int:
+    """The bytes of the records of a file, not compressed."""
+    return sum(facts.row_group(i).total_byte_size for i in range(facts.num_row_groups))
 
 
 def _row(record: Record) -> Row:

@@ -7,7 +7,7 @@ would be too many records or bytes, so memory is bounded however large the recor
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,7 +23,7 @@ from millstream.log.store import MOST_BYTES, partition_bounds, records_table
 
 if TYPE_CHECKING:
     from millstream.database import Db
-    from millstream.log.archive import Row
+    from millstream.log.archive import Archive, Row
     from millstream.log.sqlite import SqliteLog
 
 
@@ -86,32 +86,49 @@ def count_records(log: SqliteLog, topic: str) -> int:
         return sum(db.execute(f"SELECT count(*) FROM {table}").get for table in tables)
 
 
-def records_within(log: SqliteLog, parts: Sequence[Part], most: int) -> int:
+def records_within(
+    log: SqliteLog, parts: Sequence[Part], most: int, archives: Mapping[str, Archive | None] | None = None
+) -> int:
     """How many records, each part going on at the same pace, have about ``most`` bytes together; at least one.
 
-    Some records of each of :data:`_STEPS` steps are looked at, and only where there may be more bytes than that at all.
+    The first and last records of each of :data:`_STEPS` steps are looked at, and only where there may be more bytes than that at all. What has left
+    the live log has the bytes that its archive says.
     """
-    waiting = sum(part.end - part.start for part in parts)
     with log.store.read() as db:
-        ids = {part.topic: log.row(part.topic, db).id for part in parts}
+        rows = {part.topic: log.row(part.topic, db).id for part in parts}
+        bounds = {topic: partition_bounds(db, row) for topic, row in rows.items()}
         stored = "SELECT bytes FROM partition WHERE topic = ? AND partition = ?"
-        if sum(db.execute(stored, (ids[part.topic], part.partition)).get for part in parts) <= most:
-            return max(1, waiting)
-        total = 0.0
-        for step in range(_STEPS):
-            size = sum(_about(db, records_table(ids[part.topic], part.partition), part, step) for part in parts)
-            if total + size > most:
-                return max(1, int(waiting * (step + (most - total) / size) / _STEPS))
-            total += size
+        size = sum(db.execute(stored, (rows[part.topic], part.partition)).get for part in parts)
+        if size <= most and all(bounds[part.topic][part.partition].start <= part.start for part in parts):
+            return max(1, sum(part.end - part.start for part in parts))
+
+        def about(part: Part) -> float:
+            live = min(max(bounds[part.topic][part.partition].start, part.start), part.end)
+            archive = (archives or {}).get(part.topic)
+            past = archive.about(part.partition, part.start, live) if archive and part.start < live else 0.0
+            table = records_table(rows[part.topic], part.partition)
+            ends = (f"SELECT {_SIZE} AS size FROM {table} {_BETWEEN} ORDER BY offset {way} LIMIT ?" for way in _WAYS)
+            first, last = (db.execute(f"SELECT avg(size) FROM ({end})", (live, part.end, _SAMPLE)).get for end in ends)
+            return past + (part.end - live) * ((first or 0.0) + (last or 0.0)) / 2
+
+        return paced(parts, most, _STEPS, about)
+
+
+def paced(parts: Sequence[Part], most: int, steps: int, about: Callable[[Part], float]) -> int:
+    """How many records of parts that go on at the same pace have ``most`` bytes, by what a step of a part has; at least one."""
+    waiting, total = sum(part.end - part.start for part in parts), 0.0
+    for step in range(steps):
+        size = sum(about(step_of(part, step, steps)) for part in parts)
+        if total + size > most:
+            return max(1, int(waiting * (step + (most - total) / size) / steps))
+        total += size
     return max(1, waiting)
 
 
-def _about(db: Db, table: str, part: Part, step: int) -> float:
-    """About how many bytes a step of a part has."""
-    low, high = (part.start + (part.end - part.start) * each // _STEPS for each in (step, step + 1))
-    some = f"SELECT {_SIZE} AS size FROM {table} {_SOME}"
-    mean: float | None = db.execute(f"SELECT avg(size) FROM ({some})", (low, high, _SAMPLE)).get
-    return (high - low) * (mean or 0.0)
+def step_of(part: Part, step: int, steps: int) -> Part:
+    """One of the steps of a part, all of the same length."""
+    low, high = (part.start + (part.end - part.start) * each // steps for each in (step, step + 1))
+    return part._replace(start=low, end=high)
 
 
 def _values(db: Db, table: str, part: Part, limit: int, without: bytes) -> Values | None:
@@ -142,7 +159,8 @@ def _values(db: Db, table: str, part: Part, limit: int, without: bytes) -> Value
 
 
 _SIZE = "ifnull(length(key), 0) + ifnull(length(value), 0) + ifnull(length(headers), 0)"
-_SOME = "WHERE offset >= ? AND offset < ? ORDER BY offset LIMIT ?"
+_BETWEEN, _WAYS = "WHERE offset >= ? AND offset < ?", ("ASC", "DESC")
+_SOME = f"{_BETWEEN} ORDER BY offset LIMIT ?"
 _COLUMNS = (
     "count(*), count(value), min(CASE WHEN key >= ? AND key < ? THEN offset END),"
     " group_concat(appended), CAST(group_concat(value, x'0a') AS BLOB)"

@@ -27,7 +27,7 @@ from millstream.kernel import aside
 from millstream.kernel.host import Host
 from millstream.kernel.state import FOREVER
 from millstream.log import open_log
-from millstream.log.archive import whole_bounds
+from millstream.log.archive import archive_of, whole_bounds
 from millstream.log.contract import Bounds
 from millstream.log.scan import Part, records_within
 from millstream.log.sqlite import SqliteLog
@@ -331,7 +331,8 @@ class _Run:
             for p, bound in found.items()
         ]
         waiting, heartbeats = sum(part.end - part.start for part in parts), len(parts)
-        fits = records_within(self.log, parts, self.options.byte_limit) >= waiting
+        archives = {topic: archive_of(self.log, topic) for topic in bounds}
+        fits = records_within(self.log, parts, self.options.byte_limit, archives) >= waiting
         return fits and 0 < waiting <= self.options.rate_limit - heartbeats
 
     def _wait(self, why: str) -> None:

@@ -142,8 +142,9 @@ class Embedded(_Reading):
         return {topic: reaching_back(self.archive(topic), found) for topic, found in bounds.items()}
 
     def records_within(self, ranges: Sequence[Part], size: int) -> int:
-        """As the log estimates it."""
-        return records_within(self.log, ranges, size)
+        """As the log and the archive estimate it."""
+        archives = {part.topic: self.archive(part.topic) for part in ranges}
+        return records_within(self.log, ranges, size, archives)
 
     def offsets_at(self, topic: str, time: datetime) -> dict[int, int]:
         """As the log says."""
@@ -263,9 +264,10 @@ class OnKafka(_Reading):
         if self._opened is None:
             from millstream.log.kafka import KafkaLog
             from millstream.log.kafka_scan import AppendTimes
+            from millstream.log.kafka_sizes import Sizes
 
             self._opened = KafkaLog(self._servers, client=self.files.client or None)
-            self._times = AppendTimes(self._opened)
+            self._times, self._sizes = AppendTimes(self._opened), Sizes(self._opened)
         return self._opened
 
     @property
@@ -289,9 +291,10 @@ class OnKafka(_Reading):
             found[place.topic][place.partition] = Bounds(self._starts[place], ends[place])
         return found
 
-    def records_within(self, ranges: Sequence[Part], size: int) -> int:  # noqa: ARG002
-        """Nobody knows before they are read."""
-        return sys.maxsize
+    def records_within(self, ranges: Sequence[Part], size: int) -> int:
+        """By samples."""
+        self.log  # noqa: B018  (opens it)
+        return self._sizes.within(ranges, size)
 
     def offsets_at(self, topic: str, time: datetime) -> dict[int, int]:
         """As the log says."""
@@ -328,5 +331,6 @@ class OnKafka(_Reading):
         """Let go of the connections."""
         if self._opened is not None:
             with suppress(Exception):
+                self._sizes.close()
                 self._opened.close()
             self._opened = None

@@ -214,29 +214,32 @@ class StreamReader(_Planner, DataSourceStreamReader, SupportsTriggerAvailableNow
         end = self._target or ends_of(bounds)
         self._seen = end
         if isinstance(limit, ReadMaxRows):
-            most = limit.max_rows
-            if self.options.max_bytes is not None:
-                waiting = [
-                    Part(t, int(p), places.get(t, {}).get(p, 0), upto)
-                    for t, found in end.items()
-                    for p, upto in found.items()
-                ]
-                most = min(most, self.engine.records_within(waiting, self.options.max_bytes))
-            end = (self._cut_at_append if self.options.whole_appends else cut)(places, end, most)
+            end = self._within(places, end, limit.max_rows)
         if not self.options.watermarks:
             return end
         if end == places:
             return start  # nothing new, whatever the watermarks are now
         return {**end, WATERMARKS: json.loads(check_ours(self.options.watermarks).read_bytes())}
 
+    def _within(self, start: Offsets, end: Offsets, limit: int) -> Offsets:
+        """Go at most ``limit`` records towards end, and about as many bytes as there may be.
+
+        What is left after a cut is looked at again: it is fewer records, so it is seen better, and they may be the large ones.
+        """
+        shorten = self._cut_at_append if self.options.whole_appends else cut
+        end = shorten(start, end, limit)
+        while self.options.max_bytes is not None:
+            waiting = parts_between(start, end)
+            count = sum(part.end - part.start for part in waiting)
+            fitting = self.engine.records_within(waiting, self.options.max_bytes) if count else 0
+            if fitting >= count or (shorter := shorten(start, end, fitting)) == end:
+                break
+            end = shorter
+        return end
+
     def _cut_at_append(self, start: Offsets, end: Offsets, limit: int) -> Offsets:
         """Go at most ``limit`` records towards end, all partitions up to one append time; at least to the first."""
-        waiting = [
-            Part(t, int(p), first, upto)
-            for t, found in end.items()
-            for p, upto in found.items()
-            if (first := start.get(t, {}).get(p, 0)) < upto
-        ]
+        waiting = parts_between(start, end)
         if sum(part.end - part.start for part in waiting) <= limit:
             return end
         reached = {
@@ -280,6 +283,16 @@ def ends_of(bounds: Mapping[str, Mapping[int, Bounds]]) -> Offsets:
 def places_of(offsets: Offsets) -> Offsets:
     """Offsets without the watermarks that may be with them."""
     return {topic: found for topic, found in offsets.items() if topic != WATERMARKS}
+
+
+def parts_between(start: Offsets, end: Offsets) -> list[Part]:
+    """What lies between two offsets, partition by partition."""
+    return [
+        Part(t, int(p), first, upto)
+        for t, found in end.items()
+        for p, upto in found.items()
+        if (first := start.get(t, {}).get(p, 0)) < upto
+    ]
 
 
 def cut(start: Offsets, end: Offsets, limit: int) -> Offsets:
