@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import reduce
 
 import polars as pl
-from sqlglot import Token, TokenError, TokenType, tokenize
+from sqlglot import Token, TokenError, TokenType
 
 from millstream.kernel.dtypes import BOOLEAN, BOUNDS, DATE, DOUBLE, LONG, NULL, TEXT, Refused, need
 from millstream.kernel.functions import TYPES, call, cast, concat, operate
@@ -41,7 +41,7 @@ from millstream.kernel.term import (
 )
 from millstream.kernel.texts import element, like, matches
 from millstream.kernel.times import INTERVAL, STEPS, interval
-from millstream.plan.schema import DIALECT
+from millstream.plan.schema import tokens_of
 
 # Comments, escapes and ${variables} are where readers of SQL differ.
 _UNREADABLE = ("--", "/*", "\\", "${")
@@ -109,7 +109,7 @@ class _Reader:
 
     def __init__(self, sql: str, columns: Mapping[str, pl.DataType], utc: bool, exact: bool) -> None:
         self._sql, self._utc, self._exact = sql, utc, exact
-        self._tokens: list[Token] = tokenize(sql, dialect=DIALECT)
+        self._tokens: list[Token] = tokens_of(sql)
         need(len(self._tokens) <= _LONGEST)
         self._at = 0
         self._columns: dict[str, list[Term]] = {}

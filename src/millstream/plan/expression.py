@@ -12,11 +12,11 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 
-from sqlglot import ParseError, Token, TokenError, TokenType, exp, parse_one, tokenize
+from sqlglot import ParseError, Token, TokenError, TokenType, exp, parse_one
 
 from millstream.errors import PlanError
 from millstream.plan.nodes import META_COLUMNS, Aggregation, Function, Named, Ordering
-from millstream.plan.schema import DIALECT
+from millstream.plan.schema import DIALECT, tokens_of
 
 
 def _words(text: str) -> frozenset[str]:
@@ -314,7 +314,7 @@ _STRUCT_HINT = "count one expression, such as struct(a, b), or rows: count(*)"
 
 def _tokens(sql: str, what: str) -> list[Token]:
     try:
-        tokens = tokenize(sql, dialect=DIALECT)
+        tokens = tokens_of(sql)
     except TokenError as error:
         raise PlanError(f"{what} `{sql}`: this is not Spark SQL (is a quote or comment left open?)") from error
     if not tokens:
@@ -328,7 +328,7 @@ def _parse(sql: str, what: str) -> exp.Expr:
         raise PlanError(f"{what}: expected a Spark SQL expression as text; found {sql!r}")
     tokens = _tokens(sql, what)
     try:
-        tree = parse_one(_PREFIX + sql, dialect=DIALECT)
+        tree = _tree(sql)
     except ParseError as error:
         found = error.errors[0]["highlight"] if error.errors else None
         near = f"; it stops making sense at {found!r}" if found else ""
@@ -343,6 +343,11 @@ def _parse(sql: str, what: str) -> exp.Expr:
         raise PlanError(f"{what} `{sql}`: expected one expression; found {found}")
     first: exp.Expr = tree.expressions[0]
     return first
+
+
+@lru_cache(maxsize=1024)  # one definition asks many times about the same texts; nobody changes a tree
+def _tree(sql: str) -> exp.Expr:
+    return parse_one(_PREFIX + sql, dialect=DIALECT)
 
 
 def _refuse_non_scalar(tree: exp.Expr, sql: str, what: str) -> None:

@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import TypeAlias, get_args
 
-from sqlglot import Token, TokenError, TokenType, tokenize
+from sqlglot import Token, TokenError, TokenType
 
 from millstream.errors import PlanError
 from millstream.plan import expression
 from millstream.plan.elsewhere import meant_join
 from millstream.plan.facts import event_time, is_insert_only, is_stream, natural_key, visible
 from millstream.plan.nodes import Equality, How, Join, Node, Place, Select, Source, Where, output_columns
-from millstream.plan.schema import DIALECT, format_duration, parse_duration
+from millstream.plan.schema import format_duration, parse_duration, tokens_of
 
 Within: TypeAlias = str | timedelta | tuple[str | timedelta, str | timedelta]
 
@@ -194,7 +194,7 @@ def _equalities(text: str, left: Node, right: Node, names: tuple[str, str]) -> l
     if not isinstance(text, str):
         raise PlanError(f"join: expected on to be text; found {text!r}", hint=_EQUAL_HINT)
     try:
-        tokens = tokenize(text, dialect=DIALECT)
+        tokens = tokens_of(text)
     except TokenError as error:
         raise PlanError(f"join on `{text}`: this is not Spark SQL") from error
     made = []

@@ -10,6 +10,7 @@ import difflib
 import re
 from collections.abc import Iterator
 from datetime import timedelta
+from functools import lru_cache
 
 from sqlglot import Token, TokenError, TokenType, tokenize
 
@@ -41,6 +42,16 @@ _CALENDAR = ("mo", "month", "months", "quarter", "quarters", "y", "yr", "year", 
 _PART = re.compile(r"\s*([0-9]+)\s*([A-Za-z]+)\s*")
 
 
+def tokens_of(text: str) -> list[Token]:
+    """The tokens of a piece of Spark SQL; TokenError where a quote or comment is left open."""
+    return list(_tokens(text))
+
+
+@lru_cache(maxsize=4096)  # one definition asks many times about the same texts
+def _tokens(text: str) -> tuple[Token, ...]:
+    return tuple(tokenize(text, dialect=DIALECT))
+
+
 def parse_columns(ddl: str) -> tuple[Column, ...]:
     """Read Spark DDL; a ``:`` between name and type is fine, ``NOT NULL`` and ``COMMENT`` are not.
 
@@ -48,7 +59,7 @@ def parse_columns(ddl: str) -> tuple[Column, ...]:
     ['user_id: long', 'tags: array<string>']
     """
     try:
-        tokens = tokenize(ddl, dialect=DIALECT)
+        tokens = tokens_of(ddl)
     except TokenError as error:
         raise PlanError(f"not a schema: {error}; found {ddl!r}", hint=_SCHEMA_HINT) from error
     if not tokens:
@@ -88,7 +99,7 @@ def fields_of(kind: str) -> tuple[Column, ...]:
     >>> [field.name for field in fields_of("struct<id: long, `unit price`: double>")]
     ['id', 'unit price']
     """
-    tokens = tokenize(kind, dialect=DIALECT)
+    tokens = tokens_of(kind)
     if tokens[0].text.lower() != "struct":
         return ()
     reader = _Reader(kind, tokens)
@@ -101,7 +112,7 @@ def inner_of(kind: str) -> tuple[str, ...]:
     >>> inner_of("map<string, array<decimal(9, 2)>>"), inner_of("struct<a: int>")
     (('string', 'array<decimal(9, 2)>'), ())
     """
-    tokens = tokenize(kind, dialect=DIALECT)
+    tokens = tokens_of(kind)
     if tokens[0].text.lower() not in ("array", "map"):
         return ()
     return _Reader(kind, tokens).within(kind)

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from sqlglot import TokenError, TokenType, tokenize
+from sqlglot import TokenError, TokenType
 
 from millstream.errors import PlanError
 from millstream.plan.nodes import Place
-from millstream.plan.schema import DIALECT
+from millstream.plan.schema import tokens_of
 
 _STRINGS = frozenset(kind for kind in TokenType if kind.name.endswith("STRING"))
 _OPENING, _CLOSING = ("(", "[", "CASE"), (")", "]", "END")
@@ -72,7 +72,7 @@ def words(sql: str) -> list[Word]:
     ['SELECT', 'A', 'FROM', 'B', 'GROUP', 'BY', 'A']
     """
     made: list[Word] = []
-    for token in tokenize(sql, dialect=DIALECT):
+    for token in tokens_of(sql):
         start, end = token.start, token.end + 1
         if made and made[-1].start == start:
             continue  # 10L is three tokens: a number, and what makes it a long
