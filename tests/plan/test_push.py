@@ -8,7 +8,7 @@ from random import Random
 import polars as pl
 import pytest
 
-from millstream import Relation, tumbling
+from millstream import Pipeline, Relation, tumbling
 from millstream.kernel.scalar import compile_scalar
 from millstream.plan import chain as chains
 from millstream.plan.chain import Chain, ViewPlan, build_chain
@@ -240,6 +240,41 @@ def test_a_condition_that_is_safe_has_an_answer_for_every_row_between_kernels_to
 )  # fmt: skip
 def test_any_other_condition_is_not(text: str) -> None:
     assert not is_safe(text, KINDS)
+
+
+NESTED = Pipeline("nested").stream(
+    "n",
+    "k int, bid struct<Price: bigint, deep: struct<`on`: string, page: string>, `a.b`: int, m: map<string, int>, end: int>",
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["bid.price = 10", "BID.Price > 1", "bid.deep.page = 'x'", "`bid`.`deep`.`on` <> 'x'", "bid.price IN (1, 2)", "bid.price = k", "bid.end < 2"],
+)  # fmt: skip
+def test_fields_of_a_struct_have_the_types_that_were_declared(text: str) -> None:
+    kinds = kinds_of(NESTED.node)
+    assert is_safe(text, kinds)
+    scalar = compile_scalar(text, {name: DTYPES[kind] for name, kind in kinds.items()})
+    assert scalar is not None
+    assert scalar.unsure is None
+    (feed,) = build_chain(plans(NESTED.where("k > 0").where(text)), buckets=2, to="sqlite:x").feeds
+    assert [each.guard for each in feed.expressions if text in each.expression] == [""]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["bid.price = '1'", "bid.nope = 1", "bid = 1", "bid.deep = 1", "bid.`a.b` = 1", "bid.m = 1", "bid.price[0] = 1",
+     "bid.price.x = 1", "bid.price::int = 1", "bid. = 1", "`bid.price` = 1.5"],
+)  # fmt: skip
+def test_anything_else_behind_a_dot_is_not_known(text: str) -> None:
+    assert not is_safe(text, kinds_of(NESTED.node))
+
+
+def test_a_condition_on_a_field_goes_to_the_feed_and_never_between_two_kernels() -> None:
+    bids = NESTED.select("k", "bid.price AS price")
+    assert moved(bids.join(T, "k = id", latest=True).where("price = 10")) == {"price = 10": "/Join0"}
+    assert moved(NESTED.top(2, by="k", per="bid").where("bid.price = 10")) == {"bid.price = 10": ""}
 
 
 def test_random_conditions_are_safe_and_can_be_computed_between_kernels() -> None:

@@ -9,16 +9,18 @@ and Spark casts wherever types do not agree.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, TypeAlias
 
-from sqlglot import Token, TokenError, TokenType, tokenize
+from sqlglot import Token, TokenError, TokenType
 
 from millstream.plan import expression
 from millstream.plan.nodes import (
     WINDOW_COLUMNS,
     Aggregate,
     Aggregation,
+    Column,
     Deduplicate,
     Explode,
     Join,
@@ -35,7 +37,7 @@ from millstream.plan.nodes import (
     Windowed,
     output_columns,
 )
-from millstream.plan.schema import DIALECT
+from millstream.plan.schema import fields_of, tokens_of
 
 Kind: TypeAlias = Literal["integer", "double", "text", "boolean", "date", "timestamp"]
 Kinds: TypeAlias = Mapping[str, Kind]
@@ -51,7 +53,8 @@ _COMPARISONS = ("=", "==", "<>", "!=", "<", "<=", ">", ">=", "<=>")
 _UNREADABLE = ("--", "/*", "\\", "${")
 _OPENING = (TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.CASE)
 _CLOSING = (TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.END)
-_NAMES_AND_LITERALS = (TokenType.VAR, TokenType.IDENTIFIER, TokenType.DOT, TokenType.STRING, TokenType.NUMBER)
+_NAMES = (TokenType.VAR, TokenType.IDENTIFIER)
+_NAMES_AND_LITERALS = (*_NAMES, TokenType.DOT, TokenType.STRING, TokenType.NUMBER)
 _ARITHMETIC = (
     TokenType.VAR, TokenType.IDENTIFIER, TokenType.NUMBER, TokenType.PLUS, TokenType.DASH, TokenType.STAR, TokenType.SLASH,
     TokenType.L_PAREN, TokenType.R_PAREN,
@@ -70,7 +73,7 @@ def parts(condition: str) -> tuple[str, ...]:
     """
     groups: list[list[Token]] = [[]]
     depth = between = 0
-    for token in tokenize(condition, dialect=DIALECT):
+    for token in tokens_of(condition):
         kind = token.token_type
         depth += (kind in _OPENING) - (kind in _CLOSING)
         if not depth and kind == TokenType.OR:
@@ -86,7 +89,7 @@ def parts(condition: str) -> tuple[str, ...]:
 
 def length(condition: str) -> int:
     """The words of a condition, with those that make it false where it is null."""
-    return len(tokenize(condition, dialect=DIALECT)) + 8
+    return len(tokens_of(condition)) + 8
 
 
 def is_safe(condition: str, kinds: Kinds) -> bool:
@@ -123,7 +126,7 @@ def never_fails(sql: str, kinds: Kinds) -> bool:
     """
     if any(mark in sql for mark in _UNREADABLE):
         return False
-    tokens = tokenize(sql, dialect=DIALECT)
+    tokens = tokens_of(sql)
     if all(token.token_type in _NAMES_AND_LITERALS for token in tokens) or expression.plain_column(sql) is not None:
         return True
     if all(is_safe(_without_null(each), kinds) for each in parts(sql)):
@@ -141,7 +144,7 @@ def is_arithmetic(sql: str, kinds: Kinds) -> bool:
     """Whether an expression is made of whole numbers, doubles and the four operations alone: every kernel can compute it."""
     if any(mark in sql for mark in _UNREADABLE):
         return False
-    tokens = tokenize(sql, dialect=DIALECT)
+    tokens = tokens_of(sql)
     names = [token.text.lower() for token in tokens if token.token_type in (TokenType.VAR, TokenType.IDENTIFIER)]
     digits = [token.text for token in tokens if token.token_type == TokenType.NUMBER]
     return (
@@ -152,13 +155,37 @@ def is_arithmetic(sql: str, kinds: Kinds) -> bool:
 
 
 def kinds_of(node: Node) -> dict[str, Kind]:
-    """The columns of a relation, in lower case, of whose type something is known."""
+    """The columns of a relation, in lower case, of whose type something is known.
+
+    So are fields of structs, under their names with dots between them, but only where no kernel is below: between kernels they cannot
+    be computed. A name that has a dot itself is not known.
+    """
     match node:
         case Source():
-            return {
-                each.name.lower(): _KINDS[kind] for each in node.all_columns if (kind := each.type.lower()) in _KINDS
-            }
-        case Where() | Top() | Deduplicate():
+            return dict(_declared(node.all_columns))
+        case Where():
+            return kinds_of(node.input)
+        case _:
+            return {name: kind for name, kind in _kinds_of(node).items() if "." not in name}
+
+
+def _declared(columns: Sequence[Column], above: str = "") -> Iterator[tuple[str, Kind]]:
+    """The kinds of declared columns, and of the fields of structs among them."""
+    names = Counter(each.name.lower() for each in columns)
+    for each in columns:
+        name = each.name.lower()
+        if "." in name or names[name] > 1:
+            continue
+        if (kind := _KINDS.get(each.type.lower())) is not None:
+            yield f"{above}{name}", kind
+        yield from _declared(fields_of(each.type), f"{above}{name}.")
+
+
+def _kinds_of(node: Node) -> dict[str, Kind]:
+    match node:
+        case Source() | Where():
+            return kinds_of(node)
+        case Top() | Deduplicate() | Explode():
             return kinds_of(node.input)
         case Select():
             return _named(node.columns, kinds_of(node.input))
@@ -170,10 +197,7 @@ def kinds_of(node: Node) -> dict[str, Kind]:
             below = kinds_of(node.input)
             return below | _made(node.looks, below)
         case MapGroups():
-            given = {each.name.lower(): _KINDS[kind] for each in node.columns if (kind := each.type.lower()) in _KINDS}
-            return _named(node.key, kinds_of(node.input)) | given
-        case Explode():
-            return kinds_of(node.input)
+            return _named(node.key, kinds_of(node.input)) | dict(_declared(node.columns))
         case Windowed():
             return kinds_of(node.input) | dict.fromkeys(WINDOW_COLUMNS, "timestamp")
         case Union():
@@ -195,7 +219,14 @@ def _named(columns: Sequence[Named], below: Kinds) -> dict[str, Kind]:
 
 
 def _kind(sql: str, below: Kinds) -> Kind | None:
-    return below.get((expression.plain_column(sql) or "").lower())
+    """The kind of an expression that is a column, or a field of one, and nothing else."""
+    tokens = tokens_of(sql)
+    names, dots = tokens[::2], tokens[1::2]
+    if any(each.token_type != TokenType.DOT for each in dots) or any("." in each.text for each in names):
+        return None
+    if expression.plain_column(sql) is None and any(each.token_type not in _NAMES for each in names):
+        return None
+    return below.get(".".join(each.text for each in names).lower())
 
 
 def _made(made: Sequence[Aggregation | Look], below: Kinds) -> dict[str, Kind]:
@@ -230,7 +261,7 @@ class _Reader:
 
     def __init__(self, sql: str, kinds: Kinds) -> None:
         self._sql, self._kinds = sql, kinds
-        self._tokens: list[Token] = tokenize(sql, dialect=DIALECT)
+        self._tokens: list[Token] = tokens_of(sql)
         self._at = 0
 
     def whole(self) -> bool:
@@ -330,8 +361,20 @@ class _Reader:
             return "text"
         elif not sign and word in ("true", "false"):
             return "boolean"
-        elif not sign and self._word() not in ("(", ".", "::", "[") and token.text.lower() in self._kinds:
-            if token.token_type != TokenType.IDENTIFIER and expression.quote(token.text) != token.text:
-                raise _Unknown  # a keyword
-            return self._kinds[token.text.lower()]
+        elif not sign:
+            return self._column(token)
         raise _Unknown
+
+    def _column(self, token: Token) -> str:
+        """The kind of the column that begins with this name, or of a field of it."""
+        names = [token]
+        while self._take("."):
+            names += self._tokens[self._at : self._at + 1]
+            self._at += 1
+        for each in names:
+            if each.token_type != TokenType.IDENTIFIER and expression.quote(each.text) != each.text:
+                raise _Unknown  # a keyword
+        name = ".".join(each.text.lower() for each in names)
+        if self._word() in ("(", "::", "[") or name not in self._kinds or any("." in each.text for each in names):
+            raise _Unknown
+        return self._kinds[name]
