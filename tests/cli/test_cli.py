@@ -342,9 +342,19 @@ def test_following_ends_with_130_and_leaves_the_group(go: Run) -> None:
 def test_a_closed_pipe_is_not_an_error(go: Run) -> None:
     go("topics", "create", "clicks")
     go("produce", "clicks", text=lines(5000))
-    script = f"{' '.join(map(repr, COMMAND))} consume clicks | head -n 1"
-    result = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, check=True)
-    assert (len(result.stdout.splitlines()), result.stderr) == (1, "")
+    for arguments in ("consume clicks", "consume clicks --json", "--help"):
+        script = f"set -o pipefail; {' '.join(map(repr, COMMAND))} {arguments} | head -c 10"
+        result = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60)
+        assert (result.returncode, len(result.stdout), result.stderr) == (0, 10, "")
+
+
+def test_a_pipe_of_somebody_else_that_breaks_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise BrokenPipeError("of a server")
+
+    monkeypatch.setattr("millstream.cli.lag.command", click.Command("lag", callback=fail))
+    with pytest.raises(BrokenPipeError, match="of a server"):
+        execute(["lag"])
 
 
 def test_no_colour_when_nobody_wants_it(go: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,15 +1,19 @@
 """The command ``millstream``: one thin file per command; here is what they share at the edge.
 
-Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
+Results go to stdout, everything else to stderr. Exit codes: 0 done, also where whoever reads has left (`| head -1`); 1 failed, 2 wrong usage, 130 interrupted.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
+from typing import Any
 
 import click
 
@@ -38,7 +42,35 @@ COMMANDS = {
 """Command → module; loaded when named, so that ``--help`` does not wait for Spark or Kafka."""
 
 
+class _PipeBroke(Exception):
+    """A pipe has no reader any more; click, left to itself, would end the process with 1 and say nothing."""
+
+
+@contextmanager
+def _pipes() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise _PipeBroke from error
+
+
+def _is_left() -> bool:
+    """Whether nobody reads what we print."""
+    poll = select.poll()
+    for number in (1, 2):
+        poll.register(number, 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
+
+
 class _Commands(click.Group):
+    def make_context(self, *args: Any, **settings: Any) -> click.Context:
+        with _pipes():
+            return super().make_context(*args, **settings)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _pipes():
+            return super().invoke(ctx)
+
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return sorted(COMMANDS)
 
@@ -94,7 +126,9 @@ def execute(argv: list[str] | None = None) -> int:
     except click.ClickException as error:
         error.show(sys.stderr)
         return error.exit_code
-    except BrokenPipeError:
+    except _PipeBroke as error:
+        if not _is_left():
+            raise error.__cause__ or error from None
         # Whoever read us has had enough; do not complain again while Python flushes.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
