@@ -16,7 +16,7 @@ HEAD = """\
 
 This page is made by `make docs` from the commands themselves; do not edit it.
 
-Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
+Results go to stdout, everything else to stderr. Exit codes: 0 done, also where whoever reads has left (`| head -1`); 1 failed, 2 wrong usage, 130 interrupted.
 `--log`, `--config` and `--debug` may stand before the command; `--log` and `--debug` also after it.
 What they default to: [configuration](configuration.md). What errors mean: [errors](errors.md).
 """
