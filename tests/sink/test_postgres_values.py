@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from millstream.errors import PipelineError, ViewError
 from millstream.sink.postgres_tables import copy_in, copy_out
-from millstream.sink.postgres_values import FIRST_TIME, LAST_TIME, selected, sql_type, table_csv
+from millstream.sink.postgres_values import FIRST_TIME, LAST_TIME, encode, selected, sql_type, to_csv
+from millstream.sink.values import comparable
 from millstream.testing import PostgresServer
 from tests.sink.test_values import LEAVES, NESTS, Typed, arrow, same
 
@@ -30,7 +31,7 @@ def db(postgres: PostgresServer) -> Iterator[Any]:
 
 def through_postgres(db: Any, array: Any) -> Any:
     schema = pa.schema([("v", array.type)])
-    csv = table_csv(pa.table([array], schema=schema), schema, "test")
+    csv = to_csv(encode(comparable(pa.table([array], schema=schema), schema, "test"), schema, "test"))
     try:
         copy_in(db, "t", f"v {sql_type(array.type, 'v')}, i bigint GENERATED ALWAYS AS IDENTITY", b"")
         if csv:

@@ -100,11 +100,6 @@ def to_csv(frame: pl.DataFrame) -> bytes:
     return out.getvalue()
 
 
-def table_csv(table: Any, schema: Any, what: str) -> bytes:
-    """An Arrow table for COPY."""
-    return to_csv(encode(comparable(table, schema, what), schema, what))
-
-
 def selected(schema: Any) -> str:
     """What to select so that :func:`from_csv` can read it."""
     return ", ".join(_selected(quote(field.name), field.type) for field in schema)
