@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import pytest
 
 from millstream.errors import LogCorrupt, LogError, OffsetOutOfRange
 from millstream.event import Event
-from millstream.log.archive import Archive
+from millstream.log.archive import Archive, whole_offsets
 from millstream.log.contract import Bounds, Maintenance, TopicSettings
 from millstream.log.sqlite import SqliteLog
 from tests.contracts.log import read_all, values
@@ -321,6 +321,22 @@ def test_what_expires_is_archived_first_beside_the_log(log: SqliteLog, clock: Cl
     assert archive.span(0) == (0, 50)
     assert [path for path in (tmp_path / "cold").rglob("*") if path.is_dir() and path.stat().st_mode & 0o077] == []
     assert values(read_all(log, "t")) == [f"{i:04d}" for i in range(50, 60)]
+
+
+def test_a_time_or_an_offset_is_found_in_the_archive_too(log: SqliteLog, clock: Clock) -> None:
+    log.create_topic("t", 1, TopicSettings(retention=10 * SECOND, archive="cold"))
+    times = []
+    for first in (0, 10, 20):
+        clock.now += 4_000
+        times.append(datetime.fromtimestamp(clock.now / 1000, UTC))
+        fill(log, first, 10)
+    clock.now += 4_000
+    assert log.maintain("t").expired == 10
+    starts = [times[0] - SECOND, times[0], times[0] + SECOND, times[1], times[2], times[2] + SECOND]
+    assert [whole_offsets(log, "t", each)[0] for each in starts] == [0, 0, 10, 10, 20, 30]
+    assert whole_offsets(log, "t", {0: 4}) == {0: 4}
+    with pytest.raises(OffsetOutOfRange, match="offset 31 is beyond the end"):
+        whole_offsets(log, "t", {0: 31})
 
 
 def test_an_absolute_archive_is_where_it_says(log: SqliteLog, tmp_path: Path) -> None:

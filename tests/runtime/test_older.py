@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -210,6 +210,10 @@ def test_history_that_is_gone_is_an_error_unless_it_is_archived_or_to_be_forgott
     assert (done.batch, done.records) == (5, 60)  # an append is a batch, in the archive too
     assert kept.views["pages"].frame().rows() == whole
     assert run_batch(kept, spark=spark, out=tmp_path / "out").counts["records"] == 60
+    second = datetime.fromtimestamp(
+        1_767_225_600.020, UTC
+    )  # when the second ten were appended, which only the archive has
+    assert run_batch(kept, spark=spark, start=second, out=tmp_path / "part").counts["records"] == 50
 
     run(lost, spark=spark, once=True)
     before = lost.views["pages"].frame().rows()

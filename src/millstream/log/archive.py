@@ -11,6 +11,7 @@ import fcntl
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -20,7 +21,7 @@ from millstream.durable import sync
 from millstream.errors import LogError, LogUnavailable, OffsetOutOfRange
 from millstream.event import Headers, Record
 from millstream.failpoint import failpoint
-from millstream.log.contract import Bounds, Log
+from millstream.log.contract import Bounds, Log, Start, start_offsets
 from millstream.log.store import MOST_BYTES
 
 if TYPE_CHECKING:
@@ -137,6 +138,20 @@ class Archive:
                 total += common * _bytes(pq.read_metadata(piece.path)) / (piece.next - piece.first)
         return total
 
+    def first_since(self, partition: int, time: datetime, end: int) -> int | None:
+        """The first offset before ``end`` whose record's time is at or after ``time``; None if there is none."""
+        import pyarrow.compute as pc  # slow to load, and rarely needed
+        import pyarrow.parquet as pq
+
+        for piece in self.pieces(partition):
+            if piece.first < end:
+                table = pq.read_table(piece.path, columns=["offset", "timestamp"])
+                since = pc.greater_equal(table["timestamp"], pa.scalar(time, pa.timestamp("us", "UTC")))
+                found = pc.min(table["offset"].filter(since)).as_py()
+                if found is not None:
+                    return int(found) if found < end else None
+        return None
+
     def read(self, partition: int, start: int, end: int) -> Iterator[pa.RecordBatch]:
         """Archived records with start ≤ offset < end, in order."""
         import pyarrow.parquet as pq  # slow to load, and rarely needed
@@ -220,6 +235,19 @@ def reaching_back(archive: Archive | None, bounds: Mapping[int, Bounds]) -> dict
 def whole_bounds(log: Log, topic: str) -> dict[int, Bounds]:
     """What there is to read of a topic, its archive included."""
     return reaching_back(archive_of(log, topic), log.bounds(topic))
+
+
+def whole_offsets(log: Log, topic: str, start: Start) -> dict[int, int]:
+    """Turn a start into an offset per partition, as :func:`~millstream.log.contract.start_offsets` does, in the log and its archive."""
+    archive, live = archive_of(log, topic), log.bounds(topic)
+    bounds = reaching_back(archive, live)
+    found = start_offsets(log, topic, start, bounds)
+    if archive is not None and isinstance(start, datetime):
+        for partition, bound in live.items():
+            if bounds[partition].start < bound.start:
+                before = archive.first_since(partition, start, bound.start)
+                found[partition] = found[partition] if before is None else before
+    return found
 
 
 Row: TypeAlias = tuple[int, int, int, bytes | None, bytes | None, Headers | None]

@@ -339,12 +339,12 @@ class Log(_Closing):
         return records
 
 
-def start_offsets(log: Log, topic: str, start: Start) -> dict[int, int]:
+def start_offsets(log: Log, topic: str, start: Start, bounds: Mapping[int, Bounds] | None = None) -> dict[int, int]:
     """Turn a start into an offset per partition; a mapping may name only some of them.
 
-    An explicit offset must lie within the log: raises OffsetOutOfRange otherwise.
+    An explicit offset must lie within the log, or within ``bounds``: raises OffsetOutOfRange otherwise.
     """
-    bounds = log.bounds(topic)
+    bounds = log.bounds(topic) if bounds is None else bounds
     if isinstance(start, datetime):
         return log.offsets_at(topic, start)
     if start == "earliest":

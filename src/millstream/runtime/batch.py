@@ -26,8 +26,7 @@ from millstream.kernel.chunk import WEIGHT
 from millstream.kernel.host import Host
 from millstream.kernel.unpack import Arrived, unpack
 from millstream.log import Log, open_log
-from millstream.log.archive import whole_bounds
-from millstream.log.contract import start_offsets
+from millstream.log.archive import whole_bounds, whole_offsets
 from millstream.log.heartbeat import write_heartbeat
 from millstream.pipeline import Pipeline
 from millstream.plan.chain import Chain
@@ -35,7 +34,7 @@ from millstream.runtime.analysed import analysed
 from millstream.runtime.begin import RECORDS, chain_of, our_settings, session_for, targets_of
 from millstream.runtime.checkpoint import BATCH, began_at, folder_of, identity_of, versions
 from millstream.runtime.delivery import Position, accepted, chunks_of, counts_table, finish, rejects_table
-from millstream.runtime.failure import explain
+from millstream.runtime.failure import explain, tells_room
 from millstream.runtime.files import check_folder, write_files
 from millstream.runtime.sending import letters
 from millstream.runtime.topics import check_start, ids_of
@@ -78,6 +77,7 @@ class Computed:
 
 
 @jvm_told()
+@tells_room
 def run_batch(
     pipeline: Pipeline,
     *,
@@ -201,11 +201,11 @@ def range_of(log: Log, chain: Chain, start: Bound, until: Bound) -> tuple[Offset
         first[topic] = {p: bound.start for p, bound in bounds.items()}
         last[topic] = {p: bound.end for p, bound in bounds.items()}
         if isinstance(start, datetime):
-            first[topic] |= start_offsets(log, topic, start) if kind == "stream" else {}
+            first[topic] |= whole_offsets(log, topic, start) if kind == "stream" else {}
         elif start is not None:
-            first[topic] |= start_offsets(log, topic, start.get(topic, {}))
+            first[topic] |= whole_offsets(log, topic, start.get(topic, {}))
         if until is not None:
-            last[topic] |= start_offsets(log, topic, until if isinstance(until, datetime) else until.get(topic, {}))
+            last[topic] |= whole_offsets(log, topic, until if isinstance(until, datetime) else until.get(topic, {}))
         for p in bounds:
             if first[topic][p] > last[topic][p]:
                 raise ConfigError(
