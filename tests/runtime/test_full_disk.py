@@ -6,10 +6,13 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from millstream import run_batch, verify
 from millstream.errors import MillstreamError
 from millstream.runtime.run import run
 from tests.mounted import mounted
@@ -24,6 +27,8 @@ go_on(Path(sys.argv[1]))
 """
 ROOMS = [("disk", 0), ("disk", 40), ("disk", 300), ("spill", 0)]
 """What is full, and the KB that are left there."""
+LOOKS = (verify, lambda pipeline, **settings: run_batch(pipeline, out=f"{pipeline.checkpoint}/../../out", **settings))
+"""What only reads the log, and needs room for Spark's files."""
 
 
 def go_on(folder: Path) -> None:
@@ -34,15 +39,23 @@ def go_on(folder: Path) -> None:
     for disk, left in [*ROOMS, ("disk", 1 << 20)]:
         ballast = folder / disk / "ballast"
         ballast.write_bytes(bytes(max(0, shutil.disk_usage(folder / disk).free - (left << 10))))
-        try:
-            run(load(folder / "shop.py"), spark=spark, once=True, rate_limit=HALF)
-            ended = {"error": ""}
-        except MillstreamError as error:
-            ended = {"error": type(error).__name__, "message": error.message, "hint": error.hint}
+        say(partial(run, load(folder / "shop.py"), spark=spark, once=True, rate_limit=HALF))
         ballast.unlink()
-        sys.stdout.write(json.dumps(ended) + "\n")
-        sys.stdout.flush()
+    (folder / "spill" / "ballast").write_bytes(bytes(shutil.disk_usage(folder / "spill").free))
+    for look in LOOKS:
+        say(partial(look, load(folder / "shop.py"), spark=spark))
     stop_session()
+
+
+def say(call: Callable[[], object]) -> None:
+    """Print how a call ended."""
+    try:
+        call()
+        ended = {"error": ""}
+    except MillstreamError as error:
+        ended = {"error": type(error).__name__, "message": error.message, "hint": error.hint}
+    sys.stdout.write(json.dumps(ended) + "\n")
+    sys.stdout.flush()
 
 
 @pytest.mark.timeout(400)
@@ -57,8 +70,9 @@ def test_a_run_on_a_full_disk_ends_with_an_error_of_ours_and_goes_on_when_there_
         [*wrapper, sys.executable, "-c", RUNS, tmp_path], cwd=ROOT, capture_output=True, text=True, timeout=350
     )
     assert done.returncode == 0, done.stderr
-    *ended, last = [json.loads(line) for line in done.stdout.splitlines()]
-    for (disk, left), found in zip(ROOMS, ended, strict=True):
+    said = [json.loads(line) for line in done.stdout.splitlines()]
+    last = said.pop(len(ROOMS))
+    for (disk, left), found in zip([*ROOMS, *(("spill", 0) for _ in LOOKS)], said, strict=True):
         assert found["error"] == "DiskFull", (disk, left, found)
         assert "pipeline shop: a disk is full" in found["message"]
         assert f"its checkpoint in {tmp_path}/disk/check: " in found["message"]

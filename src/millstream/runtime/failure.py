@@ -10,11 +10,12 @@ import errno
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
@@ -38,6 +39,9 @@ from millstream.spark.records import batch_records
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _OURS = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+millstream\.errors\.(\w+): (.+)")
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_.]+)\] (.+)")
@@ -103,6 +107,17 @@ def room_told(pipeline: Pipeline) -> Iterator[None]:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         raise _no_room(pipeline) from error
+
+
+def tells_room(compute: Callable[Concatenate[Pipeline, P], T]) -> Callable[Concatenate[Pipeline, P], T]:
+    """The same for a function of a pipeline."""
+
+    @wraps(compute)
+    def told(pipeline: Pipeline, /, *args: P.args, **settings: P.kwargs) -> T:
+        with room_told(pipeline):
+            return compute(pipeline, *args, **settings)
+
+    return told
 
 
 def _no_room(pipeline: Pipeline) -> DiskFull:

@@ -18,6 +18,7 @@ from millstream.pipeline import Pipeline
 from millstream.runtime.batch import compute, rows_made
 from millstream.runtime.begin import chain_of, session_for
 from millstream.runtime.delivery import Position, accepted
+from millstream.runtime.failure import tells_room
 from millstream.runtime.topics import check_past
 from millstream.runtime.verify import entries_of, start_of
 from millstream.sink import Entry
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 
 @jvm_told()
+@tells_room
 def as_of(pipeline: Pipeline, view: str, at: int | datetime, *, spark: SparkSession | None = None) -> pa.Table:
     """All rows of a view as they were after a batch, or at a time: after the last batch that was committed by then.
 

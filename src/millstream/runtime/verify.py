@@ -21,6 +21,7 @@ from millstream.plan.chain import Chain
 from millstream.runtime.batch import compute
 from millstream.runtime.begin import chain_of, session_for
 from millstream.runtime.delivery import Position, accepted
+from millstream.runtime.failure import tells_room
 from millstream.runtime.topics import check_past
 from millstream.sink import Entry, open_sink, open_store
 from millstream.sink.contract import COUNTED
@@ -66,6 +67,7 @@ class Verified:
 
 
 @jvm_told()
+@tells_room
 def verify(pipeline: Pipeline, *, spark: SparkSession | None = None) -> Verified:
     """Recompute every view from the log at the ledger's offsets and compare; nothing is written.
 
