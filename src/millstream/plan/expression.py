@@ -15,6 +15,7 @@ from functools import lru_cache
 from sqlglot import ParseError, Token, TokenError, TokenType, exp, parse_one
 
 from millstream.errors import PlanError
+from millstream.plan.elsewhere import meant_aggregate
 from millstream.plan.nodes import META_COLUMNS, Aggregation, Function, Named, Ordering
 from millstream.plan.schema import DIALECT, tokens_of
 
@@ -196,7 +197,8 @@ def parse_aggregate(name: str, text: str, columns: Iterable[str]) -> Aggregation
     if close is None or call not in _AGGREGATES:
         found = "another expression" if close is None else repr(call)
         raise PlanError(
-            f"{what} `{text}`: expected one of {', '.join(_AGGREGATES)}; found {found}", hint=_AGGREGATE_HINT
+            f"{what} `{text}`: expected one of {', '.join(_AGGREGATES)}; found {found}",
+            hint=meant_aggregate(call) or _AGGREGATE_HINT,
         )
     condition = _filter_condition(tokens[close + 1 :], text, columns, what)
     inside = tokens[2:close]

@@ -15,6 +15,7 @@ from functools import lru_cache
 from sqlglot import Token, TokenError, TokenType, tokenize
 
 from millstream.errors import PlanError
+from millstream.plan.elsewhere import meant_type, not_of_columns
 from millstream.plan.nodes import WINDOW_COLUMNS, Column
 
 DIALECT = "databricks"
@@ -193,7 +194,8 @@ class _Reader:
 
     def _fail(self, expected: str) -> PlanError:
         found = repr(self._next()) if not self.at_end else "the end"
-        return PlanError(f"schema {self._text.strip()!r}: expected {expected}; found {found}", hint=_SCHEMA_HINT)
+        hint = not_of_columns(self._next()) or _SCHEMA_HINT
+        return PlanError(f"schema {self._text.strip()!r}: expected {expected}; found {found}", hint=hint)
 
     def skip(self, mark: str) -> bool:
         """Pass over a mark or word if it is next."""
@@ -230,9 +232,8 @@ class _Reader:
         if kind not in _TYPE_NAMES:
             close = difflib.get_close_matches(kind, _TYPE_NAMES, 1)
             error = self._fail(f"a Spark type for {owner}")
-            raise PlanError(
-                error.message, hint=f"did you mean {close[0]}?" if close else f"types: {', '.join(_TYPE_NAMES)}"
-            )
+            near = f"did you mean {close[0]}?" if close else f"types: {', '.join(_TYPE_NAMES)}"
+            raise PlanError(error.message, hint=meant_type(word) or near)
         self._at += 1
         if kind in _NESTED_TYPES:
             self.expect("<", f"{kind}<…>")
@@ -248,7 +249,7 @@ class _Reader:
             self.expect(")", f"the ) of {kind}(…)")
             return f"{word}({', '.join(sizes)})"
         if kind not in _PLAIN_TYPES:
-            raise self._fail(f"a length, {kind}(…)")
+            raise PlanError(self._fail(f"a length, {kind}(…)").message, hint=meant_type(kind))
         return word
 
     def _inner(self, kind: str, owner: str) -> str:

@@ -30,6 +30,11 @@ _IN_SQL = (
     (r'frame=span\("1 day"\)', "RANGE BETWEEN INTERVAL 1 DAY PRECEDING AND CURRENT ROW"),
     (r'select\("(\w+)", …\)', r"SELECT \1, …"),
     (r"group_by\(…\)\.agg\(…\)", "GROUP BY"),
+    (
+        r"one aggregate a name; compute with their results in a select\(\) after",
+        "compute with these: sum(a) / count(*)",
+    ),
+    (r"coalesce\((\w+), …\) in a select\(\) after", "coalesce(lag(…) OVER (…), …)"),
 )
 
 

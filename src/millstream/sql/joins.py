@@ -22,8 +22,14 @@ from millstream.sql.words import Piece, canonical, conditions, depths, split, un
 
 _LOOSE = {"<", "<=", ">", ">=", "<>", "!=", "<=>", "OR", "NOT", "IS", "IN", "LIKE", "ILIKE", "RLIKE", "BETWEEN"}
 _CLOCKS = {("PROCTIME", "(", ")"), ("CURRENT_TIMESTAMP",), ("CURRENT_TIMESTAMP", "(", ")"), ("NOW", "(", ")")}
-_EQUAL_HINT = "write what rows have in common: ON a.id = b.id; other conditions may stand beside it"
-_OTHER_HINT = "put it into WHERE of a query in brackets that is joined, or make it an inner join"
+_EQUAL_HINT = (
+    "write what rows have in common: ON a.id = b.id, not <=>; other conditions may stand beside it. A query of one row is joined by a"
+    " column `1 AS one` of both"
+)
+_OTHER_HINT = (
+    "put a condition of the side that may be null into WHERE of a query in brackets that is joined; where it is of the other side or of both,"
+    " make it an inner join, or a CASE in SELECT"
+)
 SIDES = ("left_side", "right_side")
 """What the sides of a join are called where a column is of both."""
 

@@ -131,6 +131,8 @@ class QueryReader(TableReader):
         at = self.at
         if self.word() in ("INSERT", "UPDATE", "DELETE", "MERGE", "CREATE", "DROP", "VALUES"):
             hint = "a pipeline says what is in a view, and never how rows are written: CREATE VIEW name AS SELECT …"
+            if self.word() == "VALUES":
+                hint = "rows of your own are records of a topic: append them, and CREATE TABLE over it"
             raise self.fail("SELECT", hint)
         self.expect("SELECT")
         distinct = self.skip("DISTINCT")
@@ -165,7 +167,9 @@ class QueryReader(TableReader):
         try:
             sql, name = expression.parse_item(piece.sql)
         except PlanError as error:
-            hint = error.hint or ("EXCEPT is not taken: name the columns" if found.startswith("*") else "")
+            hint = error.hint or (
+                "EXCEPT, EXCLUDE and REPLACE are not taken: name the columns" if found.startswith("*") else ""
+            )
             raise self.text.error(piece.at, error.message, hint) from error.__cause__
         return Item(Piece(sql, piece.at), name)
 

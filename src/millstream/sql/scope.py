@@ -100,7 +100,10 @@ class Scope:
         """
 
         if (at := query_inside(piece)) is not None:
-            hint = "join with the query instead; WHERE takes x IN (SELECT …) and [NOT] EXISTS (SELECT …), joined by AND"
+            hint = (
+                "join with the query instead, one that gives one row by a column `1 AS one` of both; WHERE takes x IN (SELECT …) and"
+                " [NOT] EXISTS (SELECT …), joined by AND"
+            )
             raise self.text.error(at, "a query inside an expression", hint)
         wrong: list[PlanError] = []
 

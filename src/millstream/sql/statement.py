@@ -124,7 +124,8 @@ class Definitions:
             return self._sink(statement, reader)
         if reader.word() == "PIPELINE":
             raise reader.fail("STREAM, TABLE, VIEW or SINK", "CREATE PIPELINE comes first in a file, and once")
-        raise reader.fail(f"{', '.join(KINDS[:-1])} or {KINDS[-1]}")
+        hint = "a view is kept up to date: leave out MATERIALIZED" if reader.word() == "MATERIALIZED" else ""
+        raise reader.fail(f"{', '.join(KINDS[:-1])} or {KINDS[-1]}", hint)
 
     def _stream(self, statement: Statement, reader: Reader) -> Made:
         name = self._new(reader, "the stream's name")
@@ -185,7 +186,7 @@ class Definitions:
     def _view(self, statement: Statement, reader: Reader) -> Made:
         name = self._new(reader, "the view's name")
         options = given(reader.options(), VIEW, f"view {name}")
-        reader.expect("AS")
+        reader.expect("AS", hint="columns are named in the query: SELECT x AS a" if reader.word() == "(" else "")
         query = read_query(statement, reader.index)
         relation = query.relation(self.pipeline.relations)
         self._allow(query, relation, name)

@@ -54,7 +54,7 @@ def _subquery(piece: Piece, text: Text) -> Subquery | None:
         return Subquery("semi", query, None, piece.at)
     if said[:start] == ["NOT", "EXISTS"]:
         return Subquery("anti", query, None, piece.at)
-    if said[start - 1 : start] != ["IN"]:
+    if said[start - 1 : start] != ["IN"] or "OR" in said[: start - 1]:
         return None
     if "NOT" in (said[start - 2], said[0]):
         hint = f"NOT IN is never true once the query gives a null; write NOT {_CORRELATED}"
@@ -68,7 +68,8 @@ def subquery_join(compiler: Compiler, relation: Relation, scope: Scope, each: Su
     if each.value is not None:
         right = compiler.query(query, ("value",) if _is_nameless(query) else ())
         if len(right.columns) != 1:
-            raise scope.text.error(each.query.at, f"IN (SELECT …): expected one column; found {len(right.columns)}")
+            message = f"IN (SELECT …): expected one column; found {len(right.columns)}"
+            raise scope.text.error(each.query.at, message, "EXISTS (SELECT 1 FROM t WHERE t.a = s.a AND t.b = s.b)")
         pairs = [(scope.resolve(each.value), right.columns[0])]
     else:
         right, pairs = _exists(compiler, query, scope, each)
