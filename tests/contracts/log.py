@@ -9,6 +9,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -19,6 +20,7 @@ from millstream.errors import (
     ConfigError,
     DeliveryFenced,
     GenerationFenced,
+    LogError,
     OffsetOutOfRange,
     TopicExists,
     UnknownTopic,
@@ -237,6 +239,22 @@ class LogContract:
         assert again.duplicate
         assert not first.duplicate
         assert len(read_all(log, wide)) == 10
+
+    def test_a_number_is_taken_with_nothing_appended_if_it_follows_the_one_that_is_there(
+        self, log: Log, again: Callable[[], Log], topic: str
+    ) -> None:
+        producer = name("producer")
+        assert log.renumber(topic, producer, 3, after=None)
+        log.append(topic, events("a"), producer=producer, sequence=4)
+        assert not log.renumber(topic, producer, 9, after=3)
+        assert log.renumber(topic, producer, 4, after=4)
+        with again() as other:
+            assert other.renumber(topic, producer, 9, after=4)
+            assert other.last_sequence(topic, producer) == 9
+            with suppress(LogError):  # refused or ignored
+                log.append(topic, events("b"), producer=producer, sequence=5)
+            other.append(topic, events("c"), producer=producer, sequence=10)
+        assert [record.value for record in read_all(log, topic)] == [b"a", b"c"]
 
     def test_a_repeat_after_a_restart_adds_nothing(self, log: Log, again: Callable[[], Log], topic: str) -> None:
         producer = name("producer")

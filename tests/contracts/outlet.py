@@ -86,6 +86,20 @@ class OutletContract:
             send(newer, (1 << 32) + 2, {"bob": (6, 6.0)})
         assert sent() == {"ann": (5, 5.0), "bob": (6, 6.0)}
 
+    def test_one_that_is_sealed_takes_nothing_below(
+        self, outlet: Outlet, again: Callable[[], Outlet], sent: Callable[[], Rows]
+    ) -> None:
+        send(outlet, 5, {"ann": (1, 1.0)})
+        with again() as newer:
+            assert not newer.seal(1 << 32, after=4)
+            for _ in range(2):  # as if the first answer was lost
+                assert newer.seal(1 << 32, after=5)
+            with suppress(MillstreamError):
+                send(outlet, 6, {"ann": (2, 2.0), "mal": (1, 1.0)})
+            assert (newer.last(), sent()) == (1 << 32, {"ann": (1, 1.0)})
+            send(newer, (1 << 32) + 1, {"bob": (6, 6.0)})
+        assert sent() == {"ann": (1, 1.0), "bob": (6, 6.0)}
+
     def test_nothing_to_send_is_nothing_sent(self, outlet: Outlet, sent: Callable[[], Rows]) -> None:
         send(outlet, 1, {})
         assert sent() == {}

@@ -93,6 +93,7 @@ class TestRedis(JsonOutletContract):
             send(outlet, 2, {"user 1": (0, 0.0), "mal": (1, 1.0)})
             assert "mal" not in sent()
             assert outlet.last() == 1
+            assert not outlet.seal(1 << 33, after=1)  # something came since
             client.set("millstream:{totals}:millstream.shop.out:parts", f"{newer} 2 of-another-batch")
             send(other, newer, rows)
         assert sent() == {"ann": (1, 1.0), **rows}

@@ -15,9 +15,12 @@ import polars as pl
 import pyarrow as pa
 import pytest
 import redis
+from confluent_kafka.admin import AdminClient
 
 from millstream.errors import CheckpointMismatch, PipelineError, SinkForgot, SinkUnavailable
 from millstream.log import open_log
+from millstream.log.kafka import KafkaLog
+from millstream.log.kafka_write import SEQUENCES
 from millstream.outlet import Outlet, Parcel
 from millstream.outlet.files import FileOutlet, committed_files
 from millstream.outlet.redis import RedisOutlet
@@ -157,6 +160,44 @@ def test_a_topic_that_was_deleted(url: str, tmp_path: Path) -> None:
             return {row["k"]: row["n"] for row in rows}
 
         through_what_it_forgets(view, found, lambda: log.delete_topic(topic))
+
+
+def test_a_number_of_kafka_that_expired_is_given_back_if_the_topic_is_the_one_that_it_was(
+    kafka: KafkaBroker, tmp_path: Path
+) -> None:
+    topic = name()
+    view = View(tmp_path, lambda: TopicOutlet(open_log(kafka.url), topic, f"p-{topic}", ()))  # only added to
+    with open_log(kafka.url) as log:
+        assert isinstance(log, KafkaLog)
+
+        def expire() -> None:  # as after offsets.retention.minutes without a change
+            admin = AdminClient({"bootstrap.servers": kafka.url.removeprefix("kafka://")})
+            [done] = admin.delete_consumer_groups([f"{SEQUENCES}p-{topic}"]).values()
+            done.result(30)
+            assert log.stored_sequence(topic, f"p-{topic}") is None
+
+        def found() -> list[int]:
+            return sorted(json.loads(record.value or b"")["n"] for record in log.read(topic, 0, 0))
+
+        view.start()
+        view.send({"a": 1})
+        view.send({"b": 2})
+        expire()
+        view.again()  # between two runs
+        view.send({"c": 3})
+        expire()
+        view.send({"d": 4})  # between two batches
+        assert found() == [1, 2, 3, 4]
+        assert view.said == []
+        view.send({"e": 5}, stored=False)
+        expire()
+        (tmp_path / "offsets").mkdir()
+        (tmp_path / "offsets" / "4").touch()  # it was begun, and nobody knows whether it is there
+        with pytest.raises(SinkForgot):
+            view.again()
+        log.delete_topic(topic)
+        view.again()
+        assert found() == [1, 2, 3, 4]
 
 
 def test_a_view_that_is_kept_nowhere_cannot_be_sent_again(tmp_path: Path) -> None:

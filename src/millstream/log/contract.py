@@ -261,6 +261,9 @@ class Log(_Closing):
     def topic_id(self, name: str) -> str:
         """What tells a topic from every other that has or had its name; empty if the engine cannot say."""
 
+    sequences_expire = False
+    """Whether the number of a producer that appends nothing for long is forgotten."""
+
     @abstractmethod
     def append(
         self,
@@ -281,6 +284,14 @@ class Log(_Closing):
     @abstractmethod
     def last_sequence(self, topic: str, producer: str) -> int | None:
         """The highest sequence this producer has appended, for one that starts again; None for a new one."""
+
+    @abstractmethod
+    def renumber(self, topic: str, producer: str, sequence: int, *, after: int | None) -> bool:
+        """Let ``sequence`` be the highest that a producer has appended, with nothing appended; only if ``after`` is that now.
+
+        What another process of that name sends under a lower number, or one that is the same, is refused from here on. On
+        Kafka the number lives on from now, even if it stays the same.
+        """
 
     @abstractmethod
     def bounds(self, topic: str) -> dict[int, Bounds]:

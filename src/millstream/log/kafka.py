@@ -13,8 +13,8 @@ import itertools
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypeVar
 
@@ -177,6 +177,8 @@ class KafkaLog(Log):
 
     # appending
 
+    sequences_expire = True
+
     def append(
         self,
         topic: str,
@@ -195,12 +197,17 @@ class KafkaLog(Log):
         spread = next(self._spread) * len(events) if sequence is None else sequence
         batch = Batch(described, events, spread, own=own)
         batch.check_types()  # the client would take text as well
-        sender = self._sender(described, producer, len(events))
-        try:
+        with self._sending(described, producer, len(events)) as sender:
             return sender.append(batch, sequence)
+
+    @contextmanager
+    def _sending(self, topic: Topic, producer: str | None, records: int = 0) -> Iterator[TopicProducer]:
+        sender = self._sender(topic, producer, records)
+        try:
+            yield sender
         except BaseException:
             with self._lock:  # what the client still holds must not leak into the next transaction
-                self._producers.pop((topic, producer or ""), None)
+                self._producers.pop((topic.name, producer or ""), None)
             sender.close()
             raise
 
@@ -212,6 +219,11 @@ class KafkaLog(Log):
         """
         self._sender(self._topic(topic), producer)
         return self.stored_sequence(topic, producer)
+
+    def renumber(self, topic: str, producer: str, sequence: int, *, after: int | None) -> bool:
+        """A transaction with nothing in it but the number."""
+        with self._sending(self._topic(topic), producer) as sender:
+            return self.last_sequence(topic, producer) == after and sender.renumber(sequence)
 
     def stored_sequence(self, topic: str, producer: str) -> int | None:
         """The same, without touching the producer; waits while it has a transaction open."""

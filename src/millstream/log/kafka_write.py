@@ -117,15 +117,25 @@ class TopicProducer:
                 if failed[0].name() == "_PURGE_QUEUE":  # the transaction failed before; this says why
                     self._bounded(client.commit_transaction, TIMEOUT)
                 raise translate(failed[0], self._log.url, self._topic)
-            if sequence is not None and self._group is not None:
-                mark = ck.TopicPartition(self._topic, 0, sequence)
-                self._bounded(client.send_offsets_to_transaction, [mark], self._group, TIMEOUT)
-            self._bounded(client.commit_transaction, TIMEOUT)
-            self._last = sequence
+            self._commit(sequence)
             with suppress(LogUnavailable):  # it is committed: a broker that dies now must not make it look lost
                 self._await_visible({partition: found[-1] for partition, found in offsets.items()})
             queues = {partition: iter(found) for partition, found in offsets.items()}
             return Ack(batch.places, [next(queues[partition]) for partition in batch.places])
+
+    def renumber(self, sequence: int) -> bool:
+        """Commit the number alone; an error if another has begun under our name since this one did."""
+        with self._lock, self._log.errors(self._topic):
+            self._client.begin_transaction()
+            self._commit(sequence)
+        return True
+
+    def _commit(self, sequence: int | None) -> None:
+        if sequence is not None and self._group is not None:
+            mark = ck.TopicPartition(self._topic, 0, sequence)
+            self._bounded(self._client.send_offsets_to_transaction, [mark], self._group, TIMEOUT)
+        self._bounded(self._client.commit_transaction, TIMEOUT)
+        self._last = sequence
 
     def _bounded(self, call: Callable[..., None], *arguments: Any) -> None:
         """Give up on a call that forgets its own timeout, as the client's do when a broker dies under them (seen)."""

@@ -273,6 +273,16 @@ class SqliteLog(Log):
             last: int | None = sequences.last_sequence(db, row.id, check_name("producer", producer))
             return last
 
+    def renumber(self, topic: str, producer: str, sequence: int, *, after: int | None) -> bool:
+        """An acknowledgement of no record."""
+        with self.store.write() as db:
+            row = self.row(topic, db)
+            if sequences.last_sequence(db, row.id, check_name("producer", producer)) != after:
+                return False
+            if sequence != after:
+                sequences.remember(db, row, Ack([], []), producer, sequence)
+            return True
+
     # reading
 
     def bounds(self, topic: str) -> dict[int, Bounds]:

@@ -63,6 +63,21 @@ class Outlet(ABC):
         """Make ready for a whole view, after something was forgotten; whether nothing that is no more can stay then."""
         return self.last() is None
 
+    def seal(self, sequence: int, *, after: int | None) -> bool:  # noqa: ARG002
+        """Take a number with nothing under it, so that lower ones are refused from here on; whether it is there.
+
+        Only if nothing came since ``after``, the number that was there: neither a batch nor a part of one.
+        """
+        return False
+
+    def place(self) -> str:
+        """What tells this place from every other of its name, where a number may be lost and nothing else; else nothing."""
+        return ""
+
+    def restore(self, place: str, sequence: int) -> bool:  # noqa: ARG002
+        """Take a number again that was lost; whether nothing else was: this is that place still, and no number is there."""
+        return False
+
     @abstractmethod
     def close(self) -> None:
         """Let go of it."""

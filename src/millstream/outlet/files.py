@@ -99,6 +99,15 @@ class FileOutlet(Outlet):
             self._known = sequence
         return []
 
+    def seal(self, sequence: int, *, after: int | None) -> bool:
+        """An entry that names no file."""
+        with _ours(self._folder), _locked(self._folder / _MANIFEST):
+            known = self._newest()
+            if known == after:
+                replace_file(self._entry(sequence), json.dumps({"files": [], "rows": 0}).encode())
+                self._known = sequence
+            return known in (after, sequence)
+
     def close(self) -> None:
         """Nothing is held open."""
 
@@ -123,7 +132,7 @@ class FileOutlet(Outlet):
 def committed_files(folder: str | Path) -> list[Path]:
     """The files of a folder that count, in the order in which they were written."""
     entries = [json.loads(path.read_bytes()) for path in sorted((Path(folder) / _MANIFEST).glob("*.json"))]
-    return [Path(folder) / name for entry in entries for name in entry.get("files") or [entry["file"]]]
+    return [Path(folder) / name for entry in entries for name in entry.get("files", [entry.get("file")])]
 
 
 class _Parts(NamedTuple):

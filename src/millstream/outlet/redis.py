@@ -58,6 +58,15 @@ return part + 1
 """
 
 
+_SEAL = """
+local known = redis.call('GET', KEYS[1]) or ''
+if known == ARGV[1] then return 1 end
+if known ~= ARGV[2] or redis.call('EXISTS', KEYS[2]) == 1 then return 0 end
+redis.call('SET', KEYS[1], ARGV[1])
+return 1
+"""
+
+
 class Part(NamedTuple):
     """Fields and values, one after the other, and fields to remove."""
 
@@ -84,7 +93,7 @@ class RedisOutlet(Outlet):
             self._client = redis.Redis.from_url(
                 address.resolved(), socket_timeout=_TIMEOUT, socket_connect_timeout=_TIMEOUT
             )
-            self._script = self._client.register_script(_SCRIPT)
+            self._script, self._seal = (self._client.register_script(each) for each in (_SCRIPT, _SEAL))
 
     def last(self) -> int | None:
         """The number beside the hash."""
@@ -127,6 +136,12 @@ class RedisOutlet(Outlet):
         with self._ours():
             self._client.unlink(self._hash, self._parts)
         return True
+
+    def seal(self, sequence: int, *, after: int | None) -> bool:
+        """Set the number, unless parts of a batch are there."""
+        with self._ours():
+            done: Any = self._seal(keys=[self._mark, self._parts], args=[sequence, "" if after is None else after])
+        return bool(done)
 
     def close(self) -> None:
         """Close the connections."""

@@ -67,6 +67,21 @@ class TopicOutlet(Outlet):
         empty = all(bound.end == 0 for bound in self._log.bounds(self._topic).values())
         return self.last() is None and (empty or bool(self._key))
 
+    def seal(self, sequence: int, *, after: int | None) -> bool:
+        """Renumber the producer."""
+        renumbered = self._log.renumber(self._topic, self._producer, sequence, after=after)
+        return renumbered or self.last() == sequence
+
+    def place(self) -> str:
+        """The id of the topic, on Kafka: numbers are a group's offsets, which expire."""
+        return self._log.topic_id(self._topic) if self._log.sequences_expire else ""
+
+    def restore(self, place: str, sequence: int) -> bool:
+        """Renumber the producer of a topic that holds something still, or did."""
+        if place != self.place() or all(bound.end == 0 for bound in self._log.bounds(self._topic).values()):
+            return False
+        return self.seal(sequence, after=None)
+
     def close(self) -> None:
         """Close the log."""
         self._log.close()

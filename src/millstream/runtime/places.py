@@ -19,7 +19,8 @@ from millstream.outlet import Outlet, open_outlet
 from millstream.pipeline import Pipeline
 from millstream.plan.outgoing import Outgoing
 from millstream.runtime.checkpoint import folder_for, folder_of
-from millstream.runtime.sending import IMPATIENT, Patience, Sender, sent_before
+from millstream.runtime.marks import sent_before
+from millstream.runtime.sending import IMPATIENT, Patience, Sender
 from millstream.sink import Sink, Target, open_sink, open_store
 from millstream.sink.beside import NEXT, OLD, Beside
 from millstream.sink.contract import version_of

@@ -95,22 +95,22 @@ def check_progress(folder: Path, pipeline: str, lasts: Mapping[str, Entry | None
                 raise CheckpointMismatch(f"pipeline {pipeline}: {path} is empty: it was cut short", hint=whole)
 
 
-def drop_unwritten(folder: Path, lasts: Mapping[str, Entry | None]) -> bool:
-    """Unplan a batch that no store has, so that it is planned again: by smaller limits, if it was too large to be done.
-
-    Only for a pipeline without sinks: a process that was left behind may still send the batch as it was planned, and a sink knows
-    batches by their number alone. Stores refuse it by its fence. What tasks of it wrote of state has names of its own.
-    """
+def unwritten(folder: Path, lasts: Mapping[str, Entry | None]) -> int | None:
+    """The batch that is planned and that no store has, if there is one."""
     planned = newest_planned(folder)
     if (
         planned is None
         or planned == newest_finished(folder)
         or any(last and last.batch >= planned for last in lasts.values())
     ):
-        return False
+        return None
+    return planned
+
+
+def drop_plan(folder: Path, planned: int) -> None:
+    """Let Spark plan a batch again. What tasks of it wrote of state has names of its own."""
     for name in (f".{planned}.crc", str(planned)):  # in this order: a checksum that stays would be that of another plan
         (folder / "offsets" / name).unlink(missing_ok=True)
-    return True
 
 
 def drop_unplanned(folder: Path) -> None:

@@ -55,10 +55,11 @@ from millstream.runtime.heartbeat import Heartbeats, finished_offsets
 from millstream.runtime.history import check_history
 from millstream.runtime.moved import settle
 from millstream.runtime.places import before_of, claimed, clear_outlets, finish_exchange, first_rows, open_outlets
-from millstream.runtime.planned import check_progress, drop_unplanned, drop_unwritten, secure
+from millstream.runtime.planned import check_progress, drop_unplanned, secure
 from millstream.runtime.report import guarded
 from millstream.runtime.sending import Patience, Sender, epoch_after
 from millstream.runtime.topics import check_ends, check_same, check_start, ids_of
+from millstream.runtime.unplan import unplan
 from millstream.sink.beside import NEXT
 from millstream.spark import shortcut
 from millstream.spark.lower import decode, feed_types, staged
@@ -253,8 +254,9 @@ class _Run:
                 folder, self.pipeline, self.chain, starts, last, spark.sparkContext.defaultParallelism, epoch, topics
             )
             check_progress(folder, self.pipeline.name, lasts)
-            if not outlets:
-                drop_unwritten(folder, lasts)
+            leading = {name: (self.pipeline.sinks[name], outlet) for name, outlet in outlets.items()}
+            if stays := unplan(folder, lasts, leading, checkpoint.epoch, epoch, self.patience):
+                self._wait(stays)
             drop_unplanned(folder)
             settle(folder)
             if is_local(spark.sparkContext.master):

@@ -7,17 +7,16 @@ batch at hand, and the log waits.
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 import polars as pl
 import pyarrow as pa
 
-from millstream.durable import replace_file
 from millstream.errors import (
     CheckpointMismatch,
     LogFailed,
@@ -32,6 +31,8 @@ from millstream.failpoint import failpoint
 from millstream.outlet import Outlet, Parcel
 from millstream.outlet.contract import check_remembered
 from millstream.plan.outgoing import Outgoing
+from millstream.runtime.marks import EPOCH, Marks
+from millstream.runtime.planned import newest_planned
 from millstream.sink.contract import REJECTS, WEIGHT, Refusal, Target
 from millstream.sink.net import net_by_key, net_by_row, one_zero
 
@@ -39,8 +40,6 @@ UNAVAILABLE = (LogUnavailable, SinkUnavailable, ViewStoreUnavailable)
 FAILED = (LogFailed, ViewStoreFailed)
 """What is closed for good, until a new process opens it again: waiting for it would never end."""
 _FIRST, _LONGEST = 0.2, 30.0
-_EPOCH = 32
-"""Bits of a number that count batches; those above count checkpoints, so that a new one begins above all that was sent."""
 
 T = TypeVar("T")
 
@@ -82,8 +81,8 @@ class Sender:
         self, wanted: Outgoing, target: Target, outlet: Outlet, epoch: int, folder: Path, patience: Patience
     ) -> None:
         self.wanted, self.target, self._outlet = wanted, target, outlet
-        self._base, self._patience = epoch << _EPOCH, patience
-        self._begun = _sent(folder, wanted.name)
+        self._folder, self._patience = folder, patience
+        self._marks = Marks(folder, wanted.name, epoch)
         self._stored: Callable[[], pa.Table] | None = None
         self._at = -1
 
@@ -93,12 +92,12 @@ class Sender:
         ``before`` gives what the version of the view held that the sink has, if there was one: then it gets the difference.
         """
         last = self._patience.call(f"sink {self.wanted.name}", self._outlet.last)
-        if last is not None and last >> _EPOCH > self._base >> _EPOCH:
+        if last is not None and last >> EPOCH > self._marks.epoch:
             raise CheckpointMismatch(
                 f"sink {self.wanted.name}: {self.wanted.where} was written by a later run than that of this checkpoint",
                 hint="another copy of this pipeline writes there; give the sink another place, or run with --rebuild",
             )
-        if batch is not None and (last is None or last < self._base) and not self._mark_of("met"):
+        if batch is not None and (last is None or last <= self._marks.base) and not self._marks.get("met"):
             rows, old = stored(), before()
             changes = [_weighing(rows, 1)]
             if old is not None and old.schema == rows.schema:
@@ -109,20 +108,24 @@ class Sender:
         elif batch is not None:
             self._remember(batch, last, stored)
         self._stored, self._at = stored, -1 if batch is None else batch
-        self._keep(met=self._mark_of("met") or self._base + 1)
+        place = self._patience.call(f"sink {self.wanted.name}", self._outlet.place)
+        self._marks.keep(met=self._marks.get("met") or self._marks.base + 1, place=place)
 
     def clear(self, stored: pa.Table) -> None:
         """Tell that every key is gone, before a view is computed anew: what it will not have again must not stay."""
         if self.target.key and set(self.target.key) <= set(stored.column_names):
             frame = pl.DataFrame(stored).select(self.target.key)
-            self._deliver(Parcel(pl.DataFrame(schema=pl.DataFrame(stored).schema), frame), self._base)
+            self._deliver(Parcel(pl.DataFrame(schema=pl.DataFrame(stored).schema), frame), self._marks.base)
 
     def send(self, batch: int, changes: pa.Table) -> list[Refusal]:
         """Send a batch; gives the rows that were refused, where that does not stop the pipeline."""
-        sequence, after = self._base + batch + 1, self._acknowledged(self._base + batch)
+        sequence, after = self._marks.number(batch), self._marks.acknowledged(self._marks.number(batch - 1))
+        parcel = parcel_of(self.target, changes)
         try:
-            return self._deliver(parcel_of(self.target, changes), sequence, after)
+            return self._deliver(parcel, sequence, after)
         except SinkForgot as error:
+            if self._restored(after):
+                return self._deliver(parcel, sequence, after)
             if self._stored is None or batch <= self._at:
                 raise
             rows = _weighing(self._whole(error, self._stored), 1)
@@ -131,16 +134,24 @@ class Sender:
 
     def _remember(self, batch: int, last: int | None, stored: Callable[[], pa.Table]) -> None:
         """Send a sink all that its view holds as of ``batch``, if it lacks what it acknowledged up to then."""
+        number = self._marks.number(batch)
+        acknowledged = self._marks.acknowledged(number)
         try:
-            check_remembered(self.wanted.where, last, self._acknowledged(self._base + batch + 1))
+            check_remembered(self.wanted.where, last, acknowledged)
         except SinkForgot as error:
+            # If a later batch was begun, it may be there: nobody could tell.
+            begun = (newest_planned(self._folder) or 0) > batch
+            if not begun and self._restored(acknowledged):
+                return
             rows = _weighing(self._whole(error, stored), 1)
-            self._deliver(parcel_of(self.target, rows), self._base + batch + 1, None)
+            self._deliver(parcel_of(self.target, rows), number, None)
 
-    def _acknowledged(self, most: int) -> int | None:
-        """The highest number up to that one that the sink has acknowledged: what comes after it is sent anyhow."""
-        found = [number for name in ("sent", "before") if (number := self._mark_of(name)) and number <= most]
-        return max(found, default=None)
+    def _restored(self, number: int | None) -> bool:
+        """Give a sink its number again, if that is all that it has lost."""
+        if number is None or not self._marks.place:
+            return False
+        restoring = partial(self._outlet.restore, self._marks.place, number)
+        return self._patience.call(f"sink {self.wanted.name}", restoring)
 
     def _whole(self, error: SinkForgot, stored: Callable[[], pa.Table]) -> pa.Table:
         """All that the view holds, for a sink that has forgotten and is ready for it; else the error, with what to do."""
@@ -165,17 +176,17 @@ class Sender:
         payload, refused = self._outlet.pack(parcel)
         self._judge(refused)
         once = self.wanted.mode == "at most once"
-        if once and (self._mark_of("begun") or -1) >= sequence:
+        if once and (self._marks.get("begun") or -1) >= sequence:
             return refused
         failpoint("outlet.before_send")
         if once:
-            self._keep(begun=sequence)
+            self._marks.keep(begun=sequence)
             try:
                 later = self._outlet.send(payload, sequence, marked=False)
             except FAILED:
                 raise
             except UNAVAILABLE as error:
-                later = [Refusal(f"batch {sequence - self._base - 1}", f"not sent: {error.message}")]
+                later = [Refusal(f"batch {sequence - self._marks.number(0)}", f"not sent: {error.message}")]
                 return [*refused, *later]  # it is lost, which is what was asked for: never twice
         else:
             marked = self.wanted.mode == "exactly once"
@@ -183,8 +194,8 @@ class Sender:
                 f"sink {self.wanted.name}",
                 lambda: self._outlet.send(payload, sequence, marked=marked, after=after if marked else None),
             )
-            if marked and (known := self._mark_of("sent") or 0) < sequence:
-                self._keep(sent=sequence, before=known)
+            if marked and (known := self._marks.get("sent") or 0) < sequence:
+                self._marks.keep(sent=sequence, before=known)
         failpoint("outlet.after_send")
         self._judge(later)
         return [*refused, *later]
@@ -197,40 +208,15 @@ class Sender:
                 hint='keep such rows out of the view, or define the sink with refused="dead letter"',
             )
 
-    # what is remembered on this side: that a sink was met, and what was begun where nothing may be sent twice
-
-    def _mark_of(self, name: str) -> int | None:
-        found: int | None = self._marks().get(name)
-        return found if found is not None and found >= self._base else None
-
-    def _marks(self) -> dict[str, int]:
-        return json.loads(self._begun.read_bytes()) if self._begun.exists() else {}
-
-    def _keep(self, **found: int) -> None:
-        marks = self._marks()
-        if marks | found == marks:
-            return
-        self._begun.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(self._begun, json.dumps(marks | found).encode())
-
 
 def _weighing(rows: pa.Table, weight: int) -> pa.Table:
     return rows.append_column(WEIGHT, pa.array([weight] * rows.num_rows, pa.int64()))
 
 
-def sent_before(folder: Path, sink: str) -> bool:
-    """Whether a run of that checkpoint has met a sink."""
-    return _sent(folder, sink).exists()
-
-
-def _sent(folder: Path, sink: str) -> Path:
-    return folder / "sent" / f"{sink}.json"
-
-
 def epoch_after(fence: int, outlets: Mapping[str, Outlet], patience: Patience) -> int:
     """A number for a new checkpoint, above whatever was sent from earlier ones."""
     lasts = [patience.call(f"sink {name}", outlet.last) or 0 for name, outlet in outlets.items()]
-    return max(fence, *(1 + (last >> _EPOCH) for last in lasts), 0)
+    return max(fence, *(1 + (last >> EPOCH) for last in lasts), 0)
 
 
 def parcel_of(target: Target, changes: pa.Table) -> Parcel:
