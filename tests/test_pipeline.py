@@ -190,6 +190,7 @@ class Wrong:
         (lambda _: Pipeline("no spaces"), "pipeline 'no spaces': expected a name of 1 to 63 letters", ""),
         (lambda _: Pipeline(""), "pipeline '': expected a name", ""),
         (lambda _: Pipeline("x" * 64), "expected a name of 1 to 63", ""),
+        (lambda _: Pipeline("x", dead_letters=-1), "expected dead_letters to be how many are kept; found -1", ""),
         (lambda _: Pipeline("x", buckets=0), "expected a number of buckets above zero; found 0", ""),
         (lambda w: w.p.stream("my stream", CLICK), "stream 'my stream': expected a name", ""),
         (lambda w: w.p.stream("clicks", CLICK), "stream clicks: there is a stream of that name already, defined at ", ""),

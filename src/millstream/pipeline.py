@@ -36,6 +36,7 @@ from millstream.plan.source import (
     topic_of,
 )
 from millstream.secret import check_settings
+from millstream.sink.contract import LETTERS_KEPT
 from millstream.view import View
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ class Pipeline:
         kafka: Mapping[str, str] | None = None,
         spark: Mapping[str, str] | None = None,
         buckets: int = 8,
+        dead_letters: int = LETTERS_KEPT,
     ) -> None:
         self.place = here()
         with placed(self.place):
@@ -95,6 +97,10 @@ class Pipeline:
                 raise PlanError(f"pipeline {name!r}: expected a name of 1 to 63 letters, digits, _ and -")
             if isinstance(buckets, bool) or not isinstance(buckets, int) or buckets < 1:
                 raise PlanError(f"pipeline {name}: expected a number of buckets above zero; found {buckets!r}")
+            if isinstance(dead_letters, bool) or not isinstance(dead_letters, int) or dead_letters < 0:
+                raise PlanError(
+                    f"pipeline {name}: expected dead_letters to be how many are kept; found {dead_letters!r}"
+                )
             self.to = to if to is not None else f"sqlite:{name}.views.db"
             parse_address(self.to)
             check_log(log)
@@ -106,6 +112,7 @@ class Pipeline:
         self.kafka = dict(kafka or {})
         self.spark = dict(spark or {})
         self.buckets = buckets
+        self.dead_letters = dead_letters
         self.streams: dict[str, Relation] = {}
         self.tables: dict[str, Relation] = {}
         self.views: dict[str, View] = _Views()
@@ -347,6 +354,7 @@ class Pipeline:
             "to": self.to,
             "checkpoint": self.checkpoint,
             "buckets": self.buckets,
+            "dead_letters": self.dead_letters,
             "fingerprint": self.fingerprint(),
             "streams": {name: describe_source(source_of(stream.node)) for name, stream in self.streams.items()},
             "tables": {name: describe_source(source_of(table.node)) for name, table in self.tables.items()},

@@ -16,7 +16,7 @@ from millstream.sql.statement import load_script
 
 SHOP = """\
 -- everything; a semicolon; in a comment
-CREATE PIPELINE shop WITH (log = 'sqlite:shop.db', to = 'sqlite:there.db', buckets = 4, 'spark.a.B' = true, kafka.acks = 'all');
+CREATE PIPELINE shop WITH (log = 'sqlite:shop.db', to = 'sqlite:there.db', buckets = 4, dead_letters = 9, 'spark.a.B' = true, kafka.acks = 'all');
 CREATE STREAM events (
     kind INT, page STRING, bid STRUCT<auction: BIGINT, prices: ARRAY<BIGINT>>, `sent` TIMESTAMP, dateTime TIMESTAMP,
     WATERMARK FOR DateTime AS datetime - INTERVAL 4 SECONDS
@@ -40,6 +40,7 @@ def in_python() -> Pipeline:
         log="sqlite:shop.db",
         to="sqlite:there.db",
         buckets=4,
+        dead_letters=9,
         spark={"spark.a.B": "true"},
         kafka={"acks": "all"},
     )

@@ -252,6 +252,16 @@ def test_every_verdict_has_its_dead_letter(trial: Begin) -> None:
     assert ours.rejected("users") == []
 
 
+def test_a_pipeline_says_how_many_dead_letters_are_kept(trial: Begin) -> None:
+    pipeline = shop()
+    pipeline.dead_letters = 3
+    ours = trial(pipeline)
+    for n in range(3):
+        ours.feed("clicks", [b"nonsense %d" % (2 * n + each) for each in range(2)])
+    assert [letter["offset"] for letter in ours.rejected("clicks")] == [3, 4, 5]
+    assert ours.counts("clicks")["malformed"] == 6
+
+
 @pytest.mark.parametrize("place", [None, *PLACES])
 def test_a_crash_loses_nothing_and_does_nothing_twice(trial: Begin, place: str | None) -> None:
     """Wherever it happens, all views, verdicts and later changes are those of a run without it."""

@@ -223,7 +223,7 @@ def _claim(stack: ExitStack, pipeline: Pipeline, chain: Chain, *, own: bool) -> 
         )
     sinks = {}
     for address in sorted({output.to for output in chain.outputs}):
-        sink = stack.enter_context(open_sink(address))
+        sink = stack.enter_context(open_sink(address, letters=pipeline.dead_letters))
         fence = sink.claim(pipeline.name)
         stack.callback(sink.release)
         last = sink.last(pipeline.name)

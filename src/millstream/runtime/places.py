@@ -23,7 +23,7 @@ from millstream.runtime.marks import sent_before
 from millstream.runtime.sending import IMPATIENT, Patience, Sender
 from millstream.sink import Sink, Target, open_sink, open_store
 from millstream.sink.beside import NEXT, OLD, Beside
-from millstream.sink.contract import version_of
+from millstream.sink.contract import LETTERS_KEPT, version_of
 from millstream.sink.lease import Keeper
 from millstream.view import View
 
@@ -37,6 +37,7 @@ def claimed(
     beside: bool = False,
     lost: Callable[[TakenOver], None] | None = None,
     patience: Patience = IMPATIENT,
+    letters: int = LETTERS_KEPT,
 ) -> dict[str, tuple[Sink, int]]:
     """Become the only writer of a pipeline in these stores, for as long as the stack lives; by address, with the fences.
 
@@ -45,7 +46,7 @@ def claimed(
     sinks: dict[str, tuple[Sink, int]] = {}
     for address in sorted(addresses):
         waiting = patience if isinstance(parse_address(address), PostgresAddress) else IMPATIENT
-        sink = stack.enter_context(waiting.call("views", partial(open_sink, address)))
+        sink = stack.enter_context(waiting.call("views", partial(open_sink, address, letters=letters)))
         if beside:
             sink = Beside(sink)
         fence = waiting.call("views", partial(sink.claim, pipeline, takeover=takeover))

@@ -215,6 +215,7 @@ class _Run:
                 beside=self.options.beside,
                 lost=self._lost,
                 patience=self.patience,
+                letters=self.pipeline.dead_letters,
             )
             outlets: dict[str, Outlet] = {}
             if not self.options.beside:

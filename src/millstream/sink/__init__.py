@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millstream.address import PostgresAddress, parse_address
-from millstream.sink.contract import Batch, Entry, Sink, Store, Target
+from millstream.sink.contract import LETTERS_KEPT, Batch, Entry, Sink, Store, Target
 
 if TYPE_CHECKING:
     from millstream.sink.refusing import Judge
@@ -13,16 +13,19 @@ if TYPE_CHECKING:
 __all__ = ["Batch", "Entry", "Sink", "Store", "Target", "judge_at", "open_sink", "open_store"]
 
 
-def open_sink(address: str) -> Sink:
-    """Open ``sqlite:PATH`` or ``postgresql://USER@HOST/DATABASE?schema=NAME`` for writing; a missing file or schema is made."""
+def open_sink(address: str, *, letters: int = LETTERS_KEPT) -> Sink:
+    """Open ``sqlite:PATH`` or ``postgresql://USER@HOST/DATABASE?schema=NAME`` for writing; a missing file or schema is made.
+
+    ``letters`` is how many dead letters of a pipeline are kept.
+    """
     place = parse_address(address)
     if isinstance(place, PostgresAddress):
         from millstream.sink.postgres import PostgresSink
 
-        return PostgresSink(place)
+        return PostgresSink(place, letters=letters)
     from millstream.sink.sqlite import SqliteSink
 
-    return SqliteSink(place)
+    return SqliteSink(place, letters=letters)
 
 
 def open_store(address: str, create: bool = False) -> Store:

@@ -22,6 +22,8 @@ Offsets: TypeAlias = Mapping[str, Mapping[int, int]]
 WEIGHT = "_weight"
 ORIGIN = ("_topic", "_partition", "_offset")
 TIME = pa.timestamp("us", "UTC")
+LETTERS_KEPT = 100_000
+"""Dead letters of a pipeline that are kept, the newest, unless it says otherwise."""
 
 REJECTS = pa.schema(
     [

@@ -2,7 +2,8 @@
 
 Invariant: a batch is in the ledger exactly if its changes are in the views. The ledger keeps the newest batches, and always
 the last one of every checkpoint, because only that one may come again; the admission counts of older batches
-are summed into one row per partition (batch −1), so totals never lose anything.
+are summed into one row per partition (batch −1), and rows that were refused are counted when their dead letters go, so totals
+never lose anything.
 """
 
 from __future__ import annotations
@@ -16,14 +17,17 @@ import pyarrow as pa
 
 from millstream.database import Db
 from millstream.errors import CheckpointMismatch, PipelineError
-from millstream.sink.contract import COUNTED, COUNTS, REJECTS, Batch, Entry, Offsets, refused_by
+from millstream.sink.contract import COUNTED, COUNTS, LETTERS_KEPT, REJECTS, Batch, Entry, Offsets, refused_by
 from millstream.sink.tables import to_arrow
 from millstream.sink.values import comparable, encode, time_micros, time_text
 
 KEPT = 1000
 """Batches of a pipeline that the ledger keeps."""
-LETTERS_KEPT = 100_000
-"""Dead letters of a pipeline that are kept; rows that a store or a sink refused, which nothing else counts, are kept besides."""
+DROPPED = (
+    "millstream_dropped_letters (pipeline TEXT NOT NULL, topic TEXT NOT NULL, letters INTEGER NOT NULL, PRIMARY KEY (pipeline, topic))"
+    " STRICT, WITHOUT ROWID"
+)
+"""How many rows were refused whose dead letters are no longer kept; made when there are some."""
 SUMMED = -1
 """The number under which the admission counts of batches that are no longer kept stand together."""
 
@@ -130,10 +134,19 @@ class Page:
 def _trim_letters(db: Db, pipeline: str, letters: int) -> None:
     table = "millstream_dead_letters"
     span = db.execute(f"SELECT (SELECT max(rowid) FROM {table}) - (SELECT min(rowid) FROM {table})").get
-    if span >= letters:
-        mine = "pipeline = ?1 AND reason <> 'refused'"
-        newest = f"SELECT rowid FROM {table} WHERE {mine} ORDER BY rowid DESC LIMIT 1 OFFSET ?2"
-        db.execute(f"DELETE FROM {table} WHERE {mine} AND rowid <= ({newest})", (pipeline, letters))
+    if span < letters:
+        return
+    newest = f"SELECT rowid FROM {table} WHERE pipeline = ?1 ORDER BY rowid DESC LIMIT 1 OFFSET ?2"
+    old = f"{table} WHERE pipeline = ?1 AND rowid <= ({newest})"
+    gone = db.execute(f"SELECT topic, count(*) FROM {old} AND reason = 'refused' GROUP BY topic", (pipeline, letters))
+    if counted := gone.fetchall():  # nothing else counts them
+        db.execute(f"CREATE TABLE IF NOT EXISTS {DROPPED}")
+        db.executemany(
+            "INSERT INTO millstream_dropped_letters VALUES (?, ?, ?)"
+            " ON CONFLICT (pipeline, topic) DO UPDATE SET letters = letters + excluded.letters",
+            [(pipeline, topic, count) for topic, count in counted],
+        )
+    db.execute(f"DELETE FROM {old}", (pipeline, letters))
 
 
 def entries(db: Db, pipeline: str, limit: int) -> list[Entry]:
@@ -149,14 +162,19 @@ def entries(db: Db, pipeline: str, limit: int) -> list[Entry]:
 
 def forget(db: Db, pipeline: str) -> None:
     """Remove everything that is known of a pipeline's batches."""
-    for table in ("ledger", "dead_letters", "admission"):
+    for table in _tables(db):
         db.execute(f"DELETE FROM millstream_{table} WHERE pipeline = ?", (pipeline,))
 
 
 def rename(db: Db, pipeline: str, other: str) -> None:
     """Let everything that is known of a pipeline's batches be of another."""
-    for table in ("ledger", "dead_letters", "admission"):
+    for table in _tables(db):
         db.execute(f"UPDATE millstream_{table} SET pipeline = ? WHERE pipeline = ?", (other, pipeline))
+
+
+def _tables(db: Db) -> tuple[str, ...]:
+    there = db.execute("SELECT count(*) FROM sqlite_master WHERE name = 'millstream_dropped_letters'").get
+    return ("ledger", "dead_letters", "admission", *(["dropped_letters"] if there else ()))
 
 
 def dead_letters(db: Db, pipeline: str | None, reason: str | None, limit: int) -> Any:
@@ -170,13 +188,15 @@ def dead_letters(db: Db, pipeline: str | None, reason: str | None, limit: int) -
 
 
 def refused(db: Db, pipeline: str, view: str) -> int:
-    """How many rows of a view are dead letters because they cannot be kept here."""
-    return int(
-        db.execute(
-            "SELECT count(*) FROM millstream_dead_letters WHERE pipeline = ? AND topic = ?",
-            (pipeline, refused_by(view)),
+    """How many rows of a view became dead letters because they cannot be kept here."""
+    place = (pipeline, refused_by(view))
+    kept = db.execute("SELECT count(*) FROM millstream_dead_letters WHERE pipeline = ? AND topic = ?", place).get
+    dropped = 0
+    if "dropped_letters" in _tables(db):
+        dropped = db.execute(
+            "SELECT sum(letters) FROM millstream_dropped_letters WHERE pipeline = ? AND topic = ?", place
         ).get
-    )
+    return int(kept) + int(dropped or 0)
 
 
 def admission(db: Db, pipeline: str | None) -> Any:

@@ -16,9 +16,9 @@ from millstream.failpoint import failpoint
 from millstream.sink import lease
 from millstream.sink import postgres_ledger as ledger
 from millstream.sink import postgres_tables as tables
-from millstream.sink.contract import Batch, Entry, Sink, Target
+from millstream.sink.contract import LETTERS_KEPT, Batch, Entry, Sink, Target
 from millstream.sink.definition import check_changes, check_definition, check_names, check_versions
-from millstream.sink.ledger import KEPT, LETTERS_KEPT
+from millstream.sink.ledger import KEPT
 from millstream.sink.postgres_server import PATIENCE, Pg, Server
 
 _TTL = timedelta(microseconds=lease.TTL)

@@ -24,6 +24,8 @@ from millstream.sink.postgres_values import FIRST_TIME, encode, selected, sql_ty
 from millstream.sink.values import comparable, time_text
 
 _COLUMNS = "checkpoint, batch, fence, offsets, counts, state, committed_at"
+DROPPED = 'millstream_dropped_letters (pipeline text COLLATE "C", topic text COLLATE "C", letters bigint NOT NULL, PRIMARY KEY (pipeline, topic))'
+"""How many rows were refused whose dead letters are no longer kept; made when there are some."""
 _NOW = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 
 
@@ -143,10 +145,23 @@ class Page:
 def _trim_letters(db: Pg, pipeline: str, letters: int) -> None:
     table = "millstream_dead_letters"
     (span,) = db.execute(f"SELECT max(number) - min(number) FROM {table}").fetchone() or (0,)
-    if span >= letters:
-        mine = "pipeline = %s AND reason <> 'refused'"
-        newest = f"SELECT number FROM {table} WHERE {mine} ORDER BY number DESC LIMIT 1 OFFSET %s"
-        db.execute(f"DELETE FROM {table} WHERE {mine} AND number <= ({newest})", [pipeline, pipeline, letters])
+    if span < letters:
+        return
+    newest = f"SELECT number FROM {table} WHERE pipeline = %s ORDER BY number DESC LIMIT 1 OFFSET %s"
+    old, given = f"{table} WHERE pipeline = %s AND number <= ({newest})", [pipeline, pipeline, letters]
+    gone = db.execute(f"SELECT topic, count(*) FROM {old} AND reason = 'refused' GROUP BY topic", given).fetchall()
+    if gone:  # nothing else counts them
+        if "dropped_letters" not in _tables(
+            db
+        ):  # two may make it at once, and "if not exists" does not wait for the other
+            db.execute("SELECT pg_advisory_xact_lock(hashtext('millstream views'), hashtext(current_schema()))")
+            db.execute(f"CREATE TABLE IF NOT EXISTS {DROPPED}")
+        db.cursor().executemany(
+            "INSERT INTO millstream_dropped_letters AS old VALUES (%s, %s, %s)"
+            " ON CONFLICT (pipeline, topic) DO UPDATE SET letters = old.letters + excluded.letters",
+            [(pipeline, topic, count) for topic, count in gone],
+        )
+    db.execute(f"DELETE FROM {old}", given)
 
 
 def entries(db: Pg, pipeline: str, limit: int) -> list[Entry]:
@@ -162,14 +177,19 @@ def entries(db: Pg, pipeline: str, limit: int) -> list[Entry]:
 
 def forget(db: Pg, pipeline: str) -> None:
     """Remove everything that is known of a pipeline's batches."""
-    for table in ("ledger", "dead_letters", "admission"):
+    for table in _tables(db):
         db.execute(f"DELETE FROM millstream_{table} WHERE pipeline = %s", [pipeline])
 
 
 def rename(db: Pg, pipeline: str, other: str) -> None:
     """Let everything that is known of a pipeline's batches be of another."""
-    for table in ("ledger", "dead_letters", "admission"):
+    for table in _tables(db):
         db.execute(f"UPDATE millstream_{table} SET pipeline = %s WHERE pipeline = %s", [other, pipeline])
+
+
+def _tables(db: Pg) -> tuple[str, ...]:
+    ((there,),) = db.execute("SELECT to_regclass('millstream_dropped_letters') IS NOT NULL").fetchall()
+    return ("ledger", "dead_letters", "admission", *(["dropped_letters"] if there else ()))
 
 
 def dead_letters(db: Pg, pipeline: str | None, reason: str | None, limit: int) -> Any:
@@ -183,11 +203,12 @@ def dead_letters(db: Pg, pipeline: str | None, reason: str | None, limit: int) -
 
 
 def refused(db: Pg, pipeline: str, view: str) -> int:
-    """How many rows of a view are dead letters because they cannot be kept here."""
-    (count,) = db.execute(
-        "SELECT count(*) FROM millstream_dead_letters WHERE pipeline = %s AND topic = %s", [pipeline, refused_by(view)]
-    ).fetchone() or (0,)
-    return int(count)
+    """How many rows of a view became dead letters because they cannot be kept here."""
+    where, place = "WHERE pipeline = %s AND topic = %s", [pipeline, refused_by(view)]
+    counts = [db.execute(f"SELECT count(*) FROM millstream_dead_letters {where}", place).fetchone()]
+    if "dropped_letters" in _tables(db):
+        counts.append(db.execute(f"SELECT sum(letters) FROM millstream_dropped_letters {where}", place).fetchone())
+    return sum(int(count[0] or 0) for count in counts if count)
 
 
 def admission(db: Pg, pipeline: str | None) -> Any:

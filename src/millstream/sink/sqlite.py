@@ -13,7 +13,7 @@ from millstream.database import Db
 from millstream.errors import PipelineError
 from millstream.failpoint import failpoint
 from millstream.sink import lease, ledger, tables
-from millstream.sink.contract import Batch, Entry, Sink, Target
+from millstream.sink.contract import LETTERS_KEPT, Batch, Entry, Sink, Target
 from millstream.sink.definition import check_changes, check_definition, check_names, check_target, check_versions
 from millstream.sink.file import ViewFile
 from millstream.sink.values import sql_type, time_micros, time_text
@@ -28,7 +28,7 @@ class SqliteSink(Sink):
         *,
         clock: Callable[[], int] = lease.now,
         keep: int = ledger.KEPT,
-        letters: int = ledger.LETTERS_KEPT,
+        letters: int = LETTERS_KEPT,
     ) -> None:
         self._file = ViewFile(Path(path), create=True)
         self._clock, self._keep, self._letters = clock, keep, letters

@@ -74,7 +74,13 @@ def _pair(option: Option, what: str) -> Any:
 
 _CODEC: dict[str, Convert] = {"codec": _text, "format": _text, "schema": _text}
 _CLOCK: dict[str, Convert] = {"clock.sent": _text, "clock.received": _text, "clock.wild": _span}
-PIPELINE: dict[str, Convert] = {"log": _text, "to": _text, "checkpoint": _text, "buckets": _number}
+PIPELINE: dict[str, Convert] = {
+    "log": _text,
+    "to": _text,
+    "checkpoint": _text,
+    "buckets": _number,
+    "dead_letters": _number,
+}
 STREAM: dict[str, Convert] = {
     "topic": _text, "key": _names, **_CODEC, "time": _text, "delay": _span, "lateness": _span, "late": _text,
     "ahead": _span, "idle": _span_or_null, **_CLOCK, "sequence": _pair, "failed": _text,

@@ -70,7 +70,7 @@ class Engine:
         self._stack = ExitStack()
         sinks = {}
         for address in dict.fromkeys(each.to for each in self.chain.outputs):
-            sink = self._stack.enter_context(open_sink(address))
+            sink = self._stack.enter_context(open_sink(address, letters=self.pipeline.dead_letters))
             sinks[address] = sink, sink.claim(self.pipeline.name, takeover=True)
             wanted = [self.local.targets[each.name] for each in self.chain.outputs if each.to == address]
             sink.prepare(self.pipeline.name, self.pipeline.fingerprint(), wanted)
