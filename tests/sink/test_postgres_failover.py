@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from datetime import timedelta
 
@@ -11,11 +10,12 @@ import pytest
 
 from millstream.address import PostgresAddress, parse_address
 from millstream.errors import ViewStoreUnavailable
-from millstream.sink import open_sink, open_store
+from millstream.sink import open_store
 from millstream.sink.postgres import PostgresSink
 from millstream.testing import PostgresServer
 from tests.contracts.sink import PIPELINE, Writer
 from tests.sink.test_faults import commit_batch, expect
+from tests.sink.writing import writing
 from tests.waiting import until
 
 
@@ -59,31 +59,11 @@ def test_after_a_failover_the_promoted_standby_has_every_batch_and_gets_the_next
     tell(own_postgres, "ALTER SYSTEM SET synchronous_standby_names = '*'")
     tell(own_postgres, "SELECT pg_reload_conf()")
     done: list[int] = []
-    problems: list[BaseException] = []
-    over = threading.Event()
-
-    def write() -> None:
-        try:
-            with open_sink(address) as sink:
-                writer = Writer(sink)
-                while not over.is_set():
-                    assert commit_batch(writer, len(done))
-                    done.append(1)
-        except BaseException as error:
-            problems.append(error)
-
-    thread = threading.Thread(target=write)
-    thread.start()
-    try:
-        until(lambda: len(done) >= 10 or problems)
+    with writing(address, done) as more:
+        more(10)
         own_postgres.kill()  # in the middle of a batch, or between two
         standby.promote()
-        goal = len(done) + 10
-        until(lambda: len(done) >= goal or problems)
-    finally:
-        over.set()
-        thread.join(60)
-    assert problems == []
+        more(10)
     with open_store(address) as store:
         expect(store, len(done))
         assert store.query("SELECT pg_is_in_recovery()").rows == [(False,)]

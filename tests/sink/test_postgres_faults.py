@@ -24,6 +24,7 @@ from millstream.testing import PostgresServer
 from tests.contracts.sink import PIPELINE, TARGETS, Writer
 from tests.proxy import Proxy, proxied
 from tests.sink.test_faults import POINTS, commit_batch, expect, go_on_in, run, start
+from tests.sink.writing import writing
 from tests.waiting import until
 
 COMMIT = b"Q\0\0\0\x0bCOMMIT\0"
@@ -168,38 +169,15 @@ def test_a_commit_whose_answer_is_lost_is_found_in_the_ledger_and_not_repeated(
 def test_a_server_that_restarts_and_crashes_loses_nothing_and_doubles_nothing(own_postgres: PostgresServer) -> None:
     address = f"{own_postgres.address}?schema=shop"
     done: list[int] = []
-    problems: list[BaseException] = []
-    over = threading.Event()
-
-    def write() -> None:
-        try:
-            with open_sink(address) as sink:
-                writer = Writer(sink)
-                while not over.is_set():
-                    assert commit_batch(writer, len(done))
-                    done.append(1)
-        except BaseException as error:
-            problems.append(error)
-
-    def more() -> None:
-        goal = len(done) + 5
-        until(lambda: len(done) >= goal or problems)
-
-    thread = threading.Thread(target=write)
-    thread.start()
-    try:
+    with writing(address, done) as more:
         for turn in range(4):
-            more()
+            more(5)
             if turn % 2:
                 own_postgres.kill()
                 own_postgres.start()
             else:
                 own_postgres.restart()
-        more()
-    finally:
-        over.set()
-        thread.join(60)
-    assert problems == []
+        more(5)
     with open_store(address) as store:
         expect(store, len(done))
 
