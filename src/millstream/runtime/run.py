@@ -314,10 +314,15 @@ class _Run:
             )
             with our_settings(spark, checkpoint.tasks):
                 query = self._start(decoded, types, folder)
+            hurried = False
             try:
                 self._watch(query)
+            except KeyboardInterrupt:
+                hurried = self.stop.is_set()  # whoever asked to stop, and now does not wait for the batch
+                raise
             finally:
-                self._end(query)
+                if not hurried:
+                    self._end(query)
             if self.failure is not None:
                 if not isinstance(self.failure, MillstreamError):  # the last batch failed after someone asked to stop
                     self._failed(self.failure)
