@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from tests.soak.faults import FAULTS, Fault
-from tests.soak.world import World
+from tests.soak.world import World, with_disks_of_its_own
 
 
 def main() -> int:
@@ -27,6 +27,7 @@ def main() -> int:
     parser.add_argument("--faults", type=int, default=4, help="faults a round [4]")
     parser.add_argument("--only", help="only faults with that word in their name")
     asked = parser.parse_args()
+    with_disks_of_its_own()
     deadline = time.monotonic() + asked.minutes * 60
     done: Counter[str] = Counter()
     rounds = wrong = 0
@@ -53,7 +54,7 @@ def soak(seed: int, faults: Sequence[Fault], count: int, done: Counter[str]) -> 
                 print(what, flush=True)
             print(f"  equal: {world.check()}, {time.monotonic() - began:.0f} s", flush=True)
     except Exception:
-        print(f"\n  WRONG; `make soak SEED={seed}` makes the same choices; files are in {world.folder}")
+        print(f"\n  WRONG; `make soak SEED={seed}` makes the same choices; files are in {world.keep()}")
         traceback.print_exc(file=sys.stdout)
         return False
     world.remove()
