@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from millstream.errors import AlreadyRunning, TakenOver, ViewStoreUnavailable
-from millstream.sink.lease import TTL, Keeper, now, this_process
+from millstream.sink.lease import TTL, Keeper, now, refuse_if_live, this_process
 from millstream.sink.reading import SqliteStore
 from millstream.sink.sqlite import SqliteSink
 from tests.contracts.sink import BAG, Writer
@@ -90,6 +90,19 @@ def test_a_commit_renews_the_lease(sink: SqliteSink, other: SqliteSink, clock: C
     writer.commit(BAG, ("home", 1.0, 1))
     with pytest.raises(AlreadyRunning):
         other.claim("shop")
+
+
+def test_after_the_clock_was_set_back_a_lease_holds_only_where_its_process_is_seen(
+    sink: SqliteSink, other: SqliteSink, clock: Clock
+) -> None:
+    sink.claim("p")
+    clock.time -= 3600 * SECOND
+    with pytest.raises(AlreadyRunning):
+        other.claim("p")
+    before = replace(this_process("me"), machine="before the restart")
+    refuse_if_live("p", before, "then", clock.time + TTL + 1, clock.time)
+    with pytest.raises(AlreadyRunning):
+        refuse_if_live("p", before, "then", clock.time + TTL, clock.time)
 
 
 def test_a_released_pipeline_can_be_claimed_at_once(sink: SqliteSink, other: SqliteSink) -> None:

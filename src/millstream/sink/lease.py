@@ -2,6 +2,7 @@
 
 Invariant: a lease is called dead only if its time has run out, or if its process is seen not to exist any more on this very
 machine; so a restart after ``kill -9`` need not wait, and a process that is merely stopped keeps its lease until it runs out.
+A lease of elsewhere that ends later than one from now would was given under a clock that has been set back since: it is dead.
 The fence, not the lease, is what keeps a zombie from writing; the lease only keeps two from fighting.
 """
 
@@ -41,9 +42,13 @@ class Holder:
     started: int | None
     owner: str
 
+    def is_here(self) -> bool:
+        """Whether it is, or was, a process of this machine since it was started."""
+        return bool(self.machine) and self.machine == _machine()
+
     def gone(self) -> bool:
         """Whether the process is known not to exist any more; when in doubt it exists."""
-        if not self.machine or self.machine != _machine():
+        if not self.is_here():
             return False
         try:
             os.kill(self.pid, 0)
@@ -64,7 +69,7 @@ def this_process(owner: str) -> Holder:
 
 def refuse_if_live(pipeline: str, holder: Holder, since: str, expires: int, at: int) -> None:
     """Raise AlreadyRunning unless the lease is dead at the time ``at``."""
-    if expires > at and not holder.gone():
+    if expires > at and not holder.gone() and (expires <= at + TTL or holder.is_here()):
         raise AlreadyRunning(
             f"pipeline {pipeline!r} is already running on {holder.host}, process {holder.pid}, since {since} UTC",
             hint="stop it, or start with --takeover: the other then writes nothing more",
