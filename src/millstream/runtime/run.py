@@ -389,7 +389,8 @@ class _Run:
         try:
             failpoint("run.before_delivery")
             planned = secure(self.folder, batch)
-            check_same(self.pipeline.name, self.position.topics, ids_of(self.log, self.topics))
+            topics = self.patience.call("log", partial(ids_of, self.log, self.topics))
+            check_same(self.pipeline.name, self.position.topics, topics)
             delivered = self.delivery.deliver(frame, batch, planned)
             if self.aside is not None:
                 aside.clear(self.aside)
