@@ -10,8 +10,12 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from millstream.kernel.state import FORMAT as STATE
+from millstream.log.store import FORMAT as LOG
+from millstream.runtime.checkpoint import FORMAT as CHECKPOINT
 from millstream.runtime.run import run
 from millstream.runtime.verify import verify
+from millstream.sink.file import FORMAT as VIEWS
 from tests.runtime.shop_file import TEXT, append_clicks, load, write_shop
 
 STORED = Path(__file__).parent / "stored"
@@ -39,6 +43,11 @@ def test_a_pipeline_that_was_moved_goes_on(spark: SparkSession, tmp_path: Path) 
     run(load(file), spark=spark, once=True)
     shutil.move(tmp_path / "here", tmp_path / "there with a space")
     goes_on(tmp_path / "there with a space", spark, 100)
+
+
+def test_the_formats_of_today_are_among_what_is_stored() -> None:
+    """One that has changed needs a sample: tools/stored.py makes it."""
+    assert (STORED / f"log{LOG}-views{VIEWS}-checkpoint{CHECKPOINT}-state{STATE}.tar.xz").exists()
 
 
 def test_what_earlier_versions_stored_still_opens(spark: SparkSession, tmp_path: Path) -> None:

@@ -106,7 +106,9 @@ def test_a_run_goes_on_only_where_checkpoint_and_views_fit_together(spark: Spark
     changes.write_bytes(b"")
     refused("changelog is empty: it was cut short", "restore")
     put(check, copies[4, "check"])
-    changes.with_name(f"..{changes.name}.tmp.crc").touch()  # what a full disk leaves of a file that Spark did not finish
+    changes.with_name(
+        f"..{changes.name}.tmp.crc"
+    ).touch()  # what a full disk leaves of a file that Spark did not finish
 
     (check / "commits" / "4").unlink()  # all that a power cut may take: the batch is planned for good, and comes again
     (check / "commits" / ".4.crc").unlink(missing_ok=True)
