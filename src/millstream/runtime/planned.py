@@ -90,7 +90,7 @@ def check_progress(folder: Path, pipeline: str, lasts: Mapping[str, Entry | None
         state = folder / "state" / operator
         if not state.is_dir() or not any(state.iterdir()):
             raise CheckpointMismatch(f"pipeline {pipeline}: {state} is gone: the state of its views", hint=whole)
-        for path in state.rglob("*"):  # none of Spark's files is empty, but temporary ones that a full disk or a kill left
+        for path in state.rglob("*"):  # none of Spark's files is empty, but for temporary ones that were left
             if path.is_file() and not path.name.endswith((".tmp", ".tmp.crc")) and not path.stat().st_size:
                 raise CheckpointMismatch(f"pipeline {pipeline}: {path} is empty: it was cut short", hint=whole)
 
