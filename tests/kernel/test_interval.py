@@ -130,7 +130,7 @@ def events(chance: Random, chain: Chain, partitions: int, length: int = 12) -> l
             values = {name: value for name, value in values.items() if name in TYPES[feed.source.name]}
             values[feed.source.time.column] = oracle.stamp(at)
             if chance.random() < 0.1:
-                records.append(Rec(*place, following[place], beat=at))
+                records.append(Rec(*place, following[place], now + 60 * SECOND, beat=at))
             else:
                 records.append(Rec(*place, following[place], now + 60 * SECOND, values))
             following[place] += 1

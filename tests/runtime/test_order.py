@@ -32,29 +32,43 @@ def item(number: int) -> Event:
 
 def sale(number: int) -> Event:
     at = BEGIN + timedelta(seconds=6 * number)
-    return Event(Json().encode({"id": number, "item": number * 7 % ITEMS, "at": at.isoformat()}), b"a", at)
+    value = {"id": number, "item": number * 7 % ITEMS, "shop": 1, "at": at.isoformat()}
+    return Event(Json().encode(value), b"a", at)
+
+
+def price(list_: int) -> Event:
+    return Event(Json().encode({"shop": 1, "list": list_}), b"1", BEGIN - timedelta(days=1))
 
 
 @pytest.mark.parametrize("engine", ["sqlite", "kafka"])
-def test_a_table_that_was_in_the_log_first_is_found_by_every_event_of_a_backlog(
+def test_events_of_a_backlog_find_what_a_table_had_said_by_then(
     engine: str, spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     url = request.getfixturevalue("kafka").url if engine == "kafka" else f"sqlite:{tmp_path / 'log.db'}"
     with open_log(url) as log:
         items, sales = log.create_topic(name("items"), 2).name, log.create_topic(name("sales")).name
+        prices = log.create_topic(name("prices")).name
         for topic, event in ((items, item), (sales, sale)):
             for first in range(0, ITEMS, LIMIT):
                 log.append(topic, [event(number) for number in range(first, first + LIMIT)])
                 time.sleep(0.002)  # of another append time, which is in milliseconds: one time is never cut
+                if topic == sales:
+                    log.append(prices, [price(first // LIMIT)])
+                    time.sleep(0.002)
     made = Pipeline("dim", log=url, to=f"sqlite:{tmp_path / 'views.db'}", checkpoint=str(tmp_path / "check"), buckets=2)
-    stream = made.stream("sales", "id int, item int, at timestamp", topic=sales, time="at", delay="1 minute")
+    stream = made.stream("sales", "id int, item int, shop int, at timestamp", topic=sales, time="at", delay="1 minute")
     table = made.table("items", "item int, name string", topic=items, key="item")
     joined = stream.join(table, on="item", as_of="at", how="left")
     made.view("named", joined.group_by().agg(n="count(*)", named="count(name)"))
+    late = made.table("prices", "shop int, list int", topic=prices, key="shop")
+    priced = stream.join(late, on="shop", as_of="at", how="left")
+    made.view("priced", priced.group_by("list").agg(n="count(*)"))
     progress = run(made, spark=spark, once=True, rate_limit=LIMIT)
     assert progress.batch is not None
     assert progress.batch >= 2 * ITEMS // LIMIT - 1
     assert made.views["named"].frame().rows() == [(ITEMS, ITEMS)]
+    # Each list came after a hundred sales, and the watermark is a minute, ten sales, behind the last of them.
+    assert dict(made.views["priced"].frame().rows()) == {None: 89, 0: 100, 1: 100, 2: 11}
     verified = verify(made, spark=spark)
     assert verified.equal, verified
-    assert verified.records == 2 * ITEMS
+    assert verified.records == 2 * ITEMS + ITEMS // LIMIT

@@ -21,7 +21,8 @@ import numpy.typing as npt
 import polars as pl
 
 from millstream.errors import PipelineError
-from millstream.kernel.chunk import Chunk, Kind, mark, to_bytes
+from millstream.kernel.chunk import Chunk, Kind, mark, tell, to_bytes
+from millstream.kernel.clock import steps_of
 from millstream.kernel.segment import PLACE, Table, place
 from millstream.kernel.send import send
 from millstream.kernel.state import FOREVER, NEVER, Meta, Store
@@ -167,6 +168,9 @@ def outcome(feed: Feed, partition: int, rows: pl.DataFrame, verdicts: Verdicts) 
                 yield from send(late, port, partition)
         else:
             yield from send(good if port.stage == SINK else bare, port, partition)
+    if feed.clocks and (steps := steps_of(rows["_a"].to_numpy(), verdicts.met, verdicts.watermark)).marks.size:
+        for port in feed.clocks:
+            yield from tell(f"{feed.number}:{partition}", steps, port)
     refused = (codes != ADMITTED) & (codes != HEARTBEAT)
     if refused.any():
         yield Chunk.own(SINK, feed.number, partition, Kind.REJECT, to_bytes(_rejects(rows, verdicts, refused)))

@@ -1,9 +1,13 @@
 """Joins of a stream with a table: the table as it was at each event's time, or as it is when the event is processed.
 
 As of a time: a row of the table holds from the timestamp of its record until the next record of its key takes over, in the order
-of offsets; a record that claims to be older than the one before it takes over where that one did. An event is answered at once,
-and kept as long as an event of its time may still be admitted; a record of the table that arrives in the meantime corrects
-the answer. Of the history of a key only what such events can see is kept: the last row before them, and what came after.
+of offsets; a record that claims to be older than the one before it takes over where that one did. One that was appended when the
+stream's mark was beyond its timestamp holds from that mark on, less the lateness: for events that could still be admitted
+then, and no others. So what an event sees does not depend on where batches end.
+
+An event is answered at once, and kept as long as an event of its time may still be admitted; a record of the table that arrives in
+the meantime corrects the answer. Of the history of a key only what such events can see is kept: the last row before them, and what
+came after.
 
 Latest: state is the table alone, and what was answered is never corrected.
 """
@@ -20,7 +24,7 @@ from millstream.kernel.keyed import weighed
 from millstream.kernel.segment import PLACE, Places, place
 from millstream.plan.spec import AsOfJoin, LatestJoin
 
-_TIME, _VALID, _OFFSET, _GONE = "_t", "_v", "_offset", "_gone"
+_TIME, _VALID, _OFFSET, _GONE, _APPENDED = "_t", "_v", "_offset", "_gone", "_a"
 _KEY = "_key"  # the number of a key during a batch
 _HASH = "_h"
 _WAS, _CAME = "_was", "_came"
@@ -35,7 +39,7 @@ _MANY = 4 * _STEPS
 
 
 class AsOfJoinKernel:
-    """The kernel of :class:`~millstream.plan.spec.AsOfJoin`; rows of the table come with ``_offset`` and ``_deleted``."""
+    """The kernel of :class:`~millstream.plan.spec.AsOfJoin`; rows of the table come with ``_offset``, ``_a`` and ``_deleted``."""
 
     def __init__(self, spec: AsOfJoin) -> None:
         self.spec = spec
@@ -74,7 +78,8 @@ class AsOfJoinKernel:
             rows = pl.DataFrame(schema=side.schema)
         gone = pl.col("_deleted") | ~pl.col("_keep").fill_null(False)
         cast = [pl.col(name).cast(dtype) for name, dtype in values.items()]
-        said = rows.select(*cast, _VALID, _OFFSET, gone.alias(_GONE))
+        open_since = state.clock.at(rows[_APPENDED], state.before) - self.spec.lateness
+        said = rows.select(*cast, pl.max_horizontal(_VALID, open_since), _OFFSET, gone.alias(_GONE))
         return said.with_columns(pl.Series(_HASH, place(said, self.keys)))
 
     def _history(
@@ -131,6 +136,7 @@ class AsOfJoinKernel:
         """Where the events lie that see what the table says anew: of these keys, from that time on."""
         newest = (state.meta.tables["events"].newest >> 32) * _SECOND if "events" in state.meta.tables else 0
         first = pl.max_horizontal(self._expiry(pl.col(_VALID)), pl.lit(max(state.before, 0)))
+        changed = changed.filter(first <= newest + self.step_size)
         low = changed.select((first // self.step_size * self.step_size).alias(_EXPIRES))
         if not low.height or not newest:
             return np.zeros(0, np.uint64), None

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
@@ -41,10 +42,19 @@ class Kind(IntEnum):
     """Changes for the second input of a kernel."""
     SUMS = 6
     """What changes come to; see :mod:`millstream.kernel.partial`."""
+    STEPS = 7
+    """How a mark went on while records were appended; see :mod:`millstream.kernel.clock`."""
 
 
 SIDES = (Kind.CHANGES, Kind.CHANGES_RIGHT)
 """The kind of the changes for each input."""
+
+
+class Steps(NamedTuple):
+    """After which append times (µs, rising) the watermark of a partition was how high."""
+
+    appended: npt.NDArray[np.int64]
+    marks: npt.NDArray[np.int64]
 
 
 class Chunk(NamedTuple):
@@ -155,6 +165,7 @@ def shaped(rows: pl.DataFrame, port: Port) -> pl.DataFrame:
     for each in port.computed:  # of the rows that are kept: others may not have a value
         rows = computed(rows, each)
     extra = [name for name in (WEIGHT, *_CARRIED) if name in rows.columns]
+    extra += ["_a"] if port.appended else []
     if not port.columns and not extra:  # count(*) of everything wants no column, and rows without any are no rows
         rows, extra = rows.with_columns(pl.lit(1, pl.Int64).alias(WEIGHT)), [WEIGHT]
     return rows.select(*(pl.col(here).alias(there) for there, here in port.columns), *extra)
@@ -199,3 +210,22 @@ def mark(origin: str, time: int, port: Port) -> Iterator[Chunk]:
 def read_mark(data: bytes | memoryview) -> tuple[str, int]:
     """The origin and the time of a mark."""
     return msgspec.msgpack.decode(data, type=tuple[str, int])
+
+
+def tell(origin: str, steps: Steps, port: Port) -> Iterator[Chunk]:
+    """Tell every bucket of an as-of join how the watermark of a partition went on."""
+    data = msgspec.msgpack.encode((origin, steps.appended.tobytes(), steps.marks.tobytes()))
+    for bucket in labels(port.leader, port.buckets, port.tasks):
+        yield Chunk(port.stage, port.target, bucket, Kind.STEPS, data, port.leader)
+
+
+def read_steps(data: bytes | memoryview) -> tuple[str, Steps]:
+    """The origin and the steps that were told."""
+    origin, appended, marks = msgspec.msgpack.decode(data, type=tuple[str, bytes, bytes])
+    return origin, Steps(np.frombuffer(appended, np.int64), np.frombuffer(marks, np.int64))
+
+
+def read_last_step(data: bytes | memoryview) -> tuple[str, int]:
+    """The origin of steps that were told, and the watermark after them."""
+    origin, steps = read_steps(data)
+    return origin, int(steps.marks[-1])

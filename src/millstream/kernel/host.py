@@ -18,7 +18,19 @@ from millstream.errors import PipelineError, PlanError
 from millstream.kernel.admit import Gate, admit, admit_at_once, judge, outcome
 from millstream.kernel.asof import AsOfJoinKernel, LatestJoinKernel
 from millstream.kernel.changelog import ChangelogKernel
-from millstream.kernel.chunk import SIDES, Chunk, Kind, from_bytes, mark, one_frame, read_mark, shaped, to_bytes
+from millstream.kernel.chunk import (
+    SIDES,
+    Chunk,
+    Kind,
+    from_bytes,
+    mark,
+    one_frame,
+    read_last_step,
+    read_mark,
+    shaped,
+    to_bytes,
+)
+from millstream.kernel.clock import Clock
 from millstream.kernel.dedup import DeduplicateKernel
 from millstream.kernel.groups import GroupsKernel
 from millstream.kernel.hold import HoldKernel
@@ -259,9 +271,10 @@ class Host:
         operator, kernel = self._kernel(target)
         near = near or Near()
         meta = Meta.read(store)
+        clock = Clock.read(operator, self.partitions, meta.marks, chunks)
         for chunk in chunks:
-            if chunk.kind == Kind.MARK:
-                origin, time = read_mark(chunk.data)
+            if chunk.kind in (Kind.MARK, Kind.STEPS):
+                origin, time = read_mark(chunk.data) if chunk.kind == Kind.MARK else read_last_step(chunk.data)
                 meta.marks[origin] = max(time, meta.marks.get(origin, NEVER))
         sums = _frame(chunks, Kind.SUMS, [])
         frames = [_frame(chunks, kind, near.take(target, kind)) for kind in SIDES[: operator.sides]]
@@ -271,7 +284,7 @@ class Host:
         schemas = self._schemas(operator, meta, frames, known=sums is not None)
         if schemas:
             sides = tuple(map(Side, befores, afters, schemas)) if operator.sides > 1 else ()
-            state = State(store, meta, before, after, schemas[0], sides=sides)
+            state = State(store, meta, before, after, schemas[0], sides=sides, clock=clock)
             try:
                 made = kernel.step(state, *frames, *([] if sums is None else [sums]))
                 for port in operator.ports:
@@ -404,7 +417,8 @@ def input_frames(chain: Chain, feeds: Mapping[int, pl.Schema]) -> dict[tuple[int
     origin = {ORIGIN[0]: pl.String(), ORIGIN[1]: pl.Int32(), ORIGIN[2]: pl.Int64()}
     for feed in chain.feeds:
         types = {each.name: feeds[feed.number][each.name] for each in feed.expressions}
-        changelog = {ORIGIN[2]: pl.Int64(), "_deleted": pl.Boolean()} if feed.source.kind == "table" else {}
+        changelog = {ORIGIN[2]: pl.Int64(), "_deleted": pl.Boolean(), "_a": pl.Int64()}
+        changelog = changelog if feed.source.kind == "table" else {}
         reach((port for port in feed.ports if port.stage != SINK), pl.DataFrame(schema={**types, **changelog}))
         reach((port for port in feed.ports if port.stage == SINK), pl.DataFrame(schema={**types, **origin}))
     for operator in sorted(chain.operators, key=lambda each: each.stage):

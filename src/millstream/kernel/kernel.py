@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import polars as pl
 
 from millstream.kernel.chunk import WEIGHT
+from millstream.kernel.clock import Clock
 from millstream.kernel.segment import Table
 from millstream.kernel.state import Meta, Store
 
@@ -47,6 +48,8 @@ class State:
     """Columns and types of the input, known even when a batch brings no rows."""
     tables: dict[str, Table] = field(default_factory=dict)
     sides: tuple[Side, ...] = ()
+    clock: Clock = field(default_factory=lambda: Clock(()))
+    """Of an as-of join, the mark as it went on."""
 
     def table(self, name: str) -> Table:
         """A table of this bucket; kernels ask for theirs in the same order each time."""

@@ -16,6 +16,7 @@ from typing import TypeAlias
 
 from millstream.plan import expression, facts
 from millstream.plan import spec as specs
+from millstream.plan.clocks import clocked
 from millstream.plan.condition import is_arithmetic, kinds_of, never_fails, never_null
 from millstream.plan.fuse import fuse
 from millstream.plan.lay import Laid, OneInput, hold, lay, starts
@@ -68,7 +69,7 @@ def build_chain(views: Sequence[ViewPlan], *, buckets: int, to: str, tasks: int 
 
     ``to`` is where the side tables of late events go. ``tasks`` is how many tasks a stage will have.
     """
-    return fuse(_Builder(buckets, tasks).build(pushed(views), to))
+    return clocked(fuse(_Builder(buckets, tasks).build(pushed(views), to)))
 
 
 Guard: TypeAlias = tuple[str, ...]
@@ -404,6 +405,7 @@ class _Builder:
                 guards = {name: (*rows.where, *guard) for name, guard in guards.items()}
                 rows = replace(rows, where=())  # a row that does not count any more ends the one before it
             port = Port(maker.stage, maker.number, (), None, keys, self.buckets, marks, self.tasks, side=side)
+            port = replace(port, appended=bool(node.as_of and side))
             self._connect(rows, port, wanted, guards)
         names = tuple(tuple(wanted.values()) for wanted in sides.wanted)
         assert isinstance(maker.spec, JoinSpec)  # noqa: S101

@@ -86,6 +86,8 @@ class Port:
     """Who takes them wants the first alone, and nothing is taken back: what cannot be among them need not be sent."""
     said: str = ""
     """The condition to keep rows as its author wrote it."""
+    appended: bool = False
+    """Whether its rows come with their append time, ``_a``."""
 
     @property
     def leader(self) -> int:
@@ -101,6 +103,8 @@ class Feed:
     source: Source
     expressions: tuple[Asked, ...]
     ports: tuple[Port, ...]
+    clocks: tuple[Port, ...] = ()
+    """As-of joins that must know how its watermarks go on; see :mod:`millstream.plan.clocks`."""
 
     @property
     def judged(self) -> bool:
@@ -125,6 +129,8 @@ class Operator:
     hold: tuple[int | None, ...] = ()
     step: int | None = None
     """Who leads the step that it runs in, if not itself; see :mod:`millstream.plan.fuse`."""
+    clocks: tuple[tuple[int, int], ...] = ()
+    """Of an as-of join: the feeds that tell its left side's time, and by how much (µs) that is held back."""
 
     @property
     def passes(self) -> bool:
