@@ -1,13 +1,13 @@
 """Random logs for random plans, what is admitted of them, and chains that run over them.
 
-Records are in one order, and a batch is a run of them, so that every cut into batches has seen the same at its end. The table is
-never behind: a record of it holds from no time that a mark may have passed. What comes later than that may be answered otherwise
-by a replay (docs/semantics.md), and is checked in ``test_asof.py``.
+Records are in the order of their appends, and a batch is a run of them, so that every cut into batches has seen the same at its end.
+Some of the table's come late: after a mark has passed their timestamp. Where no join asks what came first, topics may also be read
+at different speeds.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
@@ -38,13 +38,15 @@ def random_log(chance: Random, sources: dict[str, Source], partitions: int, leng
     for _ in range(length):
         name = chance.choice("aaabbbu")
         now += chance.choice((0, 1, SECOND, 2 * SECOND, 2 * SECOND, 6 * SECOND, 6 * SECOND, 20 * SECOND))
+        append = now + 60 * SECOND + len(log)  # no two are of one time, so every cut is at one
         if name == "u":
-            log.append((name, _said(chance, partitions, newest - delay)))
+            since = newest - delay - Random(now).choice((0, 0, 10, 40)) * SECOND
+            log.append((name, _said(chance, partitions, since, append)))
         else:
             partition = chance.randrange(partitions)
             behind = chance.choice((0, 0, 0, 1, SECOND, 4 * SECOND, 9 * SECOND, 30 * SECOND))
             at = now - behind - slow[name, partition] * SECOND
-            made = _event(chance, sources[name], partition, at, now, numbers)
+            made = _event(chance, sources[name], partition, at, append, numbers)
             if made.beat is None or made.beat > at:
                 newest = max(newest, at)
             log.append((name, made))
@@ -54,17 +56,17 @@ def random_log(chance: Random, sources: dict[str, Source], partitions: int, leng
     return log
 
 
-def _said(chance: Random, partitions: int, since: int) -> Rec:
+def _said(chance: Random, partitions: int, since: int, append: int) -> Rec:
     key = chance.randrange(4)
     stamp = since + chance.choice((0, 0, 1, SECOND, 5 * SECOND))
     deleted = chance.random() < 0.25
     values = {"c": chance.choice((None, "a", "b")), "n": chance.choice((None, 0, 1, 2))}
-    return Rec(0, key % partitions, 0, stamp, {"id": key} | ({} if deleted else values), deleted=deleted, stamp=stamp)
+    return Rec(0, key % partitions, 0, append, {"id": key} | ({} if deleted else values), deleted=deleted, stamp=stamp)
 
 
-def _event(chance: Random, source: Source, partition: int, at: int, now: int, numbers: Counter[str]) -> Rec:
+def _event(chance: Random, source: Source, partition: int, at: int, append: int, numbers: Counter[str]) -> Rec:
     assert source.time is not None
-    kind, append = chance.random(), now + 60 * SECOND
+    kind = chance.random()
     if kind < 0.06:
         return Rec(0, partition, 0, append, beat=at - micros(source.time.delay))
     if kind < 0.09:
@@ -95,17 +97,40 @@ def cut(chance: Random, log: Log) -> list[Log]:
     return [log[low:high] for low, high in zip([0, *ends], [*ends, len(log)], strict=True)]
 
 
+def uneven(chance: Random, log: Log) -> Log:
+    """The same records with topics read at different speeds: only those of one partition keep their order."""
+    speeds: dict[Any, int] = defaultdict(lambda: chance.choice((1, 1, 4, 40)))
+    waiting: dict[Any, Log] = defaultdict(list)
+    for name, record in log:
+        waiting[name, record.partition].append((name, record))
+    made: Log = []
+    while waiting:
+        (place,) = chance.choices(list(waiting), [speeds[place] for place in waiting])
+        made.append(waiting[place].pop(0))
+        if not waiting[place]:
+            del waiting[place]
+    return made
+
+
 class Shop:
-    """What was admitted so far."""
+    """What was admitted so far, and the marks that each record of the table met."""
 
     def __init__(self, sources: dict[str, Source], partitions: int) -> None:
         self.judges = {name: oracle.Judge(source, partitions) for name, source in sources.items()}
         self.closed = False
+        self.met: list[dict[str, int]] = []
 
     def batch(self, records: Log) -> None:
-        """Take some records."""
-        for name, judge in self.judges.items():
-            judge.batch([record for each, record in records if each == name])
+        """Take some records, in the order of their appends."""
+        for name, record in records:
+            if name == "u":
+                self.met.append(self.marks)
+            self.judges[name].batch([record])
+
+    @property
+    def marks(self) -> dict[str, int]:
+        """The marks of the streams."""
+        return {name: FOREVER if self.closed else self.judges[name].mark for name in ("a", "b")}
 
     def world(self, final: bool) -> World:
         """What is known now."""
@@ -114,9 +139,11 @@ class Shop:
         rows = {name: [_ordered(name, row) for row in found] for name, found in rows.items()}
         said = self.judges["u"].admitted
         rows["u"] = [_ordered("u", dict(row)) for row in oracle.latest(said, ["id"])]
-        marks = {name: FOREVER if self.closed else self.judges[name].mark for name in ("a", "b")}
-        changes = [(r.stamp or 0, None if r.deleted else _ordered("u", r.values), r.values["id"]) for r in said]
-        return World(rows, marks, changes, final)
+        changes = [
+            (r.stamp or 0, None if r.deleted else _ordered("u", r.values), r.values["id"], met)
+            for r, met in zip(said, self.met, strict=True)
+        ]
+        return World(rows, self.marks, changes, final)
 
 
 def _ordered(name: str, row: dict[str, Any]) -> dict[str, Any]:

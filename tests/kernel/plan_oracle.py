@@ -28,8 +28,8 @@ class World:
 
     rows: dict[str, list[Row]]
     marks: dict[str, int]
-    said: list[tuple[int, Row | None, Any]]
-    """Of each record of the table, in the order of each key's: from when it holds, its row or None, its key."""
+    said: list[tuple[int, Row | None, Any, dict[str, int]]]
+    """Of each record of the table, in the order of each key's: its timestamp, its row or None, its key, the marks that it met."""
     final: bool = False
     known: dict[int, Seen] = field(default_factory=dict)
 
@@ -344,16 +344,20 @@ def _less(mark: int, hold: int) -> int:
     return mark if mark in (NEVER, FOREVER) else mark - hold
 
 
-def as_of_join(joining: Joining, left: Meaning, time: str, said: Callable[[Row], Row | None]) -> Meaning:
-    """Each row with what the table said at its time; ``said`` makes of the table's row what the join sees of it."""
+def as_of_join(joining: Joining, left: Meaning, time: str, said: Callable[[Row], Row | None], lateness: int) -> Meaning:
+    """Each row with what the table said at its time, as far as it was said while such a row could still be admitted.
+
+    ``said`` makes of the table's row what the join sees of it.
+    """
 
     def meaning(world: World) -> Seen:
         seen = world.see(left)
         ((mine, _),) = joining.on
         history: dict[Any, list[tuple[int, Row | None]]] = defaultdict(list)
-        for valid, row, key in world.said:
+        for valid, row, key, marks in world.said:
             since = history[key][-1][0] if history[key] else NEVER
-            history[key].append((max(valid, since), row and said(row)))
+            met = World({name: [] for name in world.rows}, marks, []).see(left).mark
+            history[key].append((max(valid, since, met - lateness), row and said(row)))
         made = []
         for row in seen.rows:
             held = [found for valid, found in history.get(row[mine], []) if valid <= oracle.moment(row[time])]

@@ -18,7 +18,8 @@ from tests.kernel import shop
 from tests.kernel.plan_oracle import Meaning, Row, Value
 from tests.kernel.shop import SECOND
 
-from millstream.plan.facts import event_time, is_stream
+from millstream.plan.chain import micros
+from millstream.plan.facts import event_time, is_stream, lateness
 from millstream.plan.nodes import Aggregation, Frame, Look, Source, Ties
 from millstream.plan.relation import Relation
 from millstream.plan.spec import Order
@@ -467,11 +468,13 @@ def _as_of_join(author: Author, plan: Plan) -> Plan:
     mine, how = author.one(plan.of("int")), author.chance.choice(("inner", "left"))
     joining = means.Joining(tuple(plan.kinds), tuple(other.kinds), ((mine, names["id"]),), how)
 
+    late = micros(lateness(plan.relation.node))
+
     def said(row: Row) -> Row | None:
         return {names[name]: value for name, value in row.items()} if counts(row) else None
 
     relation = plan.relation.join(other.relation, f"{mine} = {names['id']}", how, as_of=plan.time)  # type: ignore[arg-type]
-    return _beside(plan, other, joining, relation, means.as_of_join(joining, plan.meaning, plan.time, said))
+    return _beside(plan, other, joining, relation, means.as_of_join(joining, plan.meaning, plan.time, said, late))
 
 
 def _regular_join(author: Author, plan: Plan) -> Plan:

@@ -36,9 +36,10 @@ MUTANTS = [
     Mutant("rows a gap apart are apart", SessionKernel._in_sessions, "> reach + self.spec.gap", ">= reach + self.spec.gap", check, seed=5),
     Mutant("a row without a partner is shown too early", IntervalJoinKernel._alone, "(end < other.after)", "(end <= other.after)", check, seed=257),
     Mutant("answers are not corrected", AsOfJoinKernel.step, "| (pl.col(_TIME) >= pl.col(_VALID))", "| pl.lit(False)", check, seed=363),
+    Mutant("a table that comes late reaches back", AsOfJoinKernel._said, "pl.max_horizontal(_VALID, open_since)", "pl.col(_VALID)", check, seed=193),
     Mutant("what comes on both sides meets twice", TableJoinKernel.step, "pairs(olds[0], known[1], self.on)", "pairs(news[0], known[1], self.on)", check, seed=0),
     Mutant("the function is asked about what came alone", GroupsKernel.step, "self._made(new)", "self._made(came)", several, seed=21),
-    Mutant("who counts is forgotten early", DeduplicateKernel._kept, "self.time + self.spec.within >= limit", "self.time >= limit", check, seed=103),
+    Mutant("who counts is forgotten early", DeduplicateKernel._kept, "self.time + self.spec.within >= limit", "self.time >= limit", check, seed=235),
 ]  # fmt: skip
 
 
