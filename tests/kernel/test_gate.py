@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from millstream import Pipeline, Record, tumbling
 from millstream.kernel import partial
 from millstream.kernel.admit import Count
-from millstream.kernel.chunk import Chunk, Kind, from_bytes, read_mark
+from millstream.kernel.chunk import Chunk, Kind, from_bytes, read_mark, read_steps
 from millstream.kernel.decode import Decoder, FeedDecoder
 from millstream.kernel.host import Host
 from millstream.kernel.state import NEVER, Memory
@@ -38,6 +38,7 @@ def decoder(*, early: bool) -> Decoder:
     events = pipeline.stream("events", "k long, at timestamp", time="at", delay="2 seconds", ahead="1 hour")
     pipeline.view("all", events.where("k > 0"))
     pipeline.view("counted", events.group_by("k", tumbling("at", "3 seconds")).agg(n="count(*)"))
+    pipeline.view("named", events.join(pipeline.table("names", "k long, name string", key="k"), "k", as_of="at"))
     chain = replace(chain_of(pipeline), early=early)
     return Decoder(Host(chain, {feed.number: 1 for feed in chain.feeds}), utc=True)
 
@@ -60,7 +61,7 @@ def pieces(draw: st.DrawFn) -> list[list[list[Record]]]:
                     value = b'{"k": true}'
                 elif kind == "far":
                     value = b'{"k": 1, "at": "1999-01-01T00:00:00Z"}'
-                piece.append(Record("events", 0, offset, key, value, 0, 0, ()))
+                piece.append(Record("events", 0, offset, key, value, 0, offset // 2, ()))
                 offset += 1
             batch.append(piece)
         batches.append(batch)
@@ -106,12 +107,16 @@ def facts(chunks: list[Chunk]) -> dict[str, Any]:
     rows: dict[tuple[int, int], list[Any]] = defaultdict(list)
     marks: dict[tuple[int, int, str], int] = defaultdict(lambda: NEVER)
     counts: dict[str, int] = defaultdict(int)
+    steps: dict[tuple[int, int, str], set[tuple[int, int]]] = defaultdict(set)
     for chunk in chunks:
         if chunk.kind == Kind.COUNT:
             said = msgspec.structs.asdict(msgspec.msgpack.decode(chunk.data, type=Count))
             for name in ("records", "admitted", "late", "future", "malformed", "heartbeats"):
                 counts[name] += said[name]
             counts["next"] = max(counts["next"], said["next"])
+        elif chunk.kind == Kind.STEPS:
+            origin, told = read_steps(chunk.data)
+            steps[chunk.target, chunk.bucket, origin] |= set(zip(*(each.tolist() for each in told), strict=True))
         elif chunk.kind == Kind.MARK:
             origin, time = read_mark(chunk.data)
             place = chunk.target, chunk.bucket, origin
@@ -119,7 +124,12 @@ def facts(chunks: list[Chunk]) -> dict[str, Any]:
         else:
             place_of = chunk.kind, chunk.target if chunk.stage != SINK else -chunk.target
             rows[place_of] += from_bytes(chunk.data).rows()
-    return {"rows": {place: sorted(found, key=repr) for place, found in rows.items()}, "marks": marks, "counts": counts}
+    return {
+        "rows": {place: sorted(found, key=repr) for place, found in rows.items()},
+        "marks": marks,
+        "counts": counts,
+        "steps": {place: dict(sorted(told)) for place, told in steps.items()},  # of one time the last counts
+    }
 
 
 @settings(deadline=None)
