@@ -176,7 +176,6 @@ MUTANTS = [
     # joins with a table
     Mutant("the table is as it was before the batch", AsOfJoinKernel.step, "pl.col(_CAME)).alias(WEIGHT)), new)", "pl.col(_CAME)).alias(WEIGHT)), old)", then),
     Mutant("answers are not corrected", AsOfJoinKernel.step, "| (pl.col(_TIME) >= pl.col(_VALID))", "| pl.lit(False)", then),
-    Mutant("what is over is corrected", AsOfJoinKernel._events, "pl.col(_TIME) + self.spec.lateness >= state.before", "pl.col(_TIME) > 0", then),
     Mutant("a deleted row still answers", AsOfJoinKernel._answered, "~pl.col(_GONE).fill_null(True)", "pl.col(_GONE).is_not_null()", then),
     Mutant("a record takes over before the one that came before it", AsOfJoinKernel._history, "pl.col(_VALID).cum_max().over(_KEY)", "pl.col(_VALID)", then),
     Mutant("of two at one time the first answers", AsOfJoinKernel._history, 'keep="last"', 'keep="first"', then),

@@ -127,10 +127,9 @@ class AsOfJoinKernel:
         weight = (pl.col(_WAS) + pl.col(_CAME)).alias(WEIGHT)
         kept = events.filter((weight != 0) & (pl.col(_EXPIRES) > state.after)).with_columns(weight)
         table.save(kept.drop(_WAS, _CAME, _EXPIRES, _HASH))
-        # What is over may still lie there; whoever takes our rows has forgotten it.
-        live = events.filter(pl.col(_TIME) + self.spec.lateness >= state.before)
-        live = live.join(numbered, on=self.on, how="inner").join(since, on=_KEY, how="left")
-        return live.drop(PLACE, _EXPIRES, _HASH)
+        # What is over may still lie there. No record holds from so early that it would see it (`_said`).
+        seen = events.join(numbered, on=self.on, how="inner").join(since, on=_KEY, how="left")
+        return seen.drop(PLACE, _EXPIRES, _HASH)
 
     def _where(self, state: State, changed: pl.DataFrame) -> tuple[Places, tuple[int, int] | None]:
         """Where the events lie that see what the table says anew: of these keys, from that time on."""
