@@ -1,12 +1,18 @@
 /* The clock of a process, moved by as many seconds as the file SOAK_CLOCK says, whenever that changes; for LD_PRELOAD.
-   Only the time of day moves: what waits, waits by the monotonic clock. */
+   Only the time of day moves. Who waits until a time of day (librdkafka does) said it by the moved clock, and the kernel, which
+   waits, has the right one: so that time is moved back. Who waits by the monotonic clock, which counts from the start of the machine,
+   is left alone. */
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <semaphore.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
+#include <threads.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -48,4 +54,41 @@ time_t time(time_t *into)
     if (into)
         *into = found.tv_sec;
     return found.tv_sec;
+}
+
+static struct timespec of_the_kernel(const struct timespec *until)
+{
+    struct timespec moved = *until;
+    if (ahead && until->tv_sec > 1000000000)
+        moved.tv_sec -= *ahead;
+    return moved;
+}
+
+int pthread_cond_timedwait(pthread_cond_t *restrict condition, pthread_mutex_t *restrict mutex, const struct timespec *restrict until)
+{
+    static int (*next)(pthread_cond_t *, pthread_mutex_t *, const struct timespec *);
+    if (!next) /* by the version that all of today's programs use: without one, that of twenty years ago is found */
+        *(void **)&next = dlvsym(RTLD_NEXT, "pthread_cond_timedwait", "GLIBC_2.3.2");
+    if (!next)
+        *(void **)&next = dlsym(RTLD_NEXT, "pthread_cond_timedwait");
+    struct timespec moved = of_the_kernel(until);
+    return next(condition, mutex, &moved);
+}
+
+int sem_timedwait(sem_t *restrict semaphore, const struct timespec *restrict until)
+{
+    static int (*next)(sem_t *, const struct timespec *);
+    if (!next)
+        *(void **)&next = dlsym(RTLD_NEXT, "sem_timedwait");
+    struct timespec moved = of_the_kernel(until);
+    return next(semaphore, &moved);
+}
+
+int cnd_timedwait(cnd_t *restrict condition, mtx_t *restrict mutex, const struct timespec *restrict until)
+{
+    static int (*next)(cnd_t *, mtx_t *, const struct timespec *);
+    if (!next)
+        *(void **)&next = dlsym(RTLD_NEXT, "cnd_timedwait");
+    struct timespec moved = of_the_kernel(until);
+    return next(condition, mutex, &moved);
 }
