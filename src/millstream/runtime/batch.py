@@ -237,11 +237,11 @@ def _claim(stack: ExitStack, pipeline: Pipeline, chain: Chain, *, own: bool) -> 
 
 
 def _ends(spark: SparkSession, chain: Chain, pipeline: str, end: Offsets) -> DataFrame:
-    """A heartbeat behind the last record of each partition that tells time: nothing is expected any more."""
-    epoch = datetime(1970, 1, 1, tzinfo=UTC)
+    """A heartbeat after the last record of all topics, in each partition that tells time: nothing is expected any more."""
+    last = datetime(9999, 1, 1, tzinfo=UTC)
     said = write_heartbeat(None, pipeline, 0, 1)
     rows: list[tuple[Any, ...]] = [
-        (said.key, said.value, feed.source.topic, p, offset, epoch, epoch)
+        (said.key, said.value, feed.source.topic, p, offset, last, last)
         for feed in chain.feeds
         if feed.source.time is not None
         for p, offset in end[feed.source.topic].items()
