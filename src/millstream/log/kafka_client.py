@@ -67,9 +67,15 @@ class Errors:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if not isinstance(error, ck.KafkaException):
+        ours: Exception
+        if isinstance(error, ck.KafkaException):
+            ours = translate(error.args[0], self.log.url, self.topic)
+        elif isinstance(error, TimeoutError):  # of a future, which was not settled in time
+            ours = LogUnavailable(
+                f"{self.log.url}: no answer within {TIMEOUT:.0f} s", hint="is the broker up? `millstream doctor` looks"
+            )
+        else:
             return
-        ours = translate(error.args[0], self.log.url, self.topic)
         if isinstance(ours, LogUnavailable):
             self.log.renew_admin()
         raise ours from error

@@ -113,14 +113,15 @@ class KafkaWorker(Worker):
             for name, value in wanted.items()
         ]
         resource = ck_admin.ConfigResource(ck_admin.ResourceType.GROUP, group, incremental_configs=entries)
-        try:
-            for future in self._log.admin.incremental_alter_configs([resource]).values():
-                future.result(TIMEOUT)
-        except ck.KafkaException as error:
-            raise NotSupported(
-                f"{self._log.url} does not take the settings of a work queue: {error.args[0].str()}",
-                hint="work queues need share groups (Kafka 4.2 or later), and limits within those of the brokers",
-            ) from error
+        with self._log.errors(""):
+            try:
+                for future in self._log.admin.incremental_alter_configs([resource]).values():
+                    future.result(TIMEOUT)
+            except ck.KafkaException as error:
+                raise NotSupported(
+                    f"{self._log.url} does not take the settings of a work queue: {error.args[0].str()}",
+                    hint="work queues need share groups (Kafka 4.2 or later), and limits within those of the brokers",
+                ) from error
 
     def _poll(self, timeout: float) -> None:
         slot = next((slot for slot in self._slots if not slot.owed), None)

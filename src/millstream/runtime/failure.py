@@ -68,7 +68,7 @@ def explain(
     """Turn the end of a query into one of our errors."""
     if isinstance(error, MillstreamError):
         return error
-    text = str(error)
+    text = str(error) or type(error).__name__
     if _NO_ROOM.search(text) and not _VALUE.search(text):
         return _no_room(pipeline)
     if ours := ours_in(text):
