@@ -87,6 +87,21 @@ def parts(condition: str) -> tuple[str, ...]:
     return tuple(condition[group[0].start : group[-1].end + 1] for group in groups if group)
 
 
+def unbracketed(sql: str) -> str:
+    """An expression without the brackets around all of it.
+
+    >>> unbracketed("((a AND b))"), unbracketed("(a) AND (b)")
+    ('a AND b', '(a) AND (b)')
+    """
+    tokens, depth = tokens_of(sql), 0
+    for index, token in enumerate(tokens):
+        depth += (token.token_type == TokenType.L_PAREN) - (token.token_type == TokenType.R_PAREN)
+        if depth == 0:
+            around = index == len(tokens) - 1 and index > 1
+            return unbracketed(sql[tokens[0].end + 1 : token.start]) if around else sql
+    return sql
+
+
 def length(condition: str) -> int:
     """The words of a condition, with those that make it false where it is null."""
     return len(tokens_of(condition)) + 8
@@ -107,7 +122,7 @@ def never_null(conditions: Sequence[str]) -> str:
     return " AND ".join(f"coalesce(({each}), false)" for each in conditions)
 
 
-def _without_null(condition: str) -> str:
+def without_null(condition: str) -> str:
     """The condition that :func:`never_null` made false where it is null; any other as it is."""
     match expression.call_of(condition, "condition"):
         case "coalesce", (inner, "false"):
@@ -129,7 +144,7 @@ def never_fails(sql: str, kinds: Kinds) -> bool:
     tokens = tokens_of(sql)
     if all(token.token_type in _NAMES_AND_LITERALS for token in tokens) or expression.plain_column(sql) is not None:
         return True
-    if all(is_safe(_without_null(each), kinds) for each in parts(sql)):
+    if all(is_safe(without_null(each), kinds) for each in parts(sql)):
         return True
     called = expression.call_of(sql, "expression")
     if called is None:

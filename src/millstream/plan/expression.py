@@ -148,6 +148,28 @@ def replace_columns(sql: str, stand_in: Callable[[tuple[str, ...], int], tuple[i
     return "".join((*parts, sql[done:]))
 
 
+def replace_calls(sql: str, stand_in: Callable[[str, str], str | None]) -> str:
+    """Put expressions in the place of calls; ``stand_in`` gets the function's name and the text of its arguments, inner calls first.
+
+    >>> replace_calls("f(g(a), 1) + 2", lambda name, arguments: f"other({arguments})" if name == "g" else None)
+    'f(other(a), 1) + 2'
+    """
+    tokens = _tokens(sql, "expression") if sql.strip() else []
+    parts, done = [], 0
+    for called, opening, index in zip(tokens, tokens[1:], range(1, len(tokens)), strict=False):
+        end = _closing(tokens, index)
+        if called.start < done or end is None or not re.fullmatch(r"\w+", called.text):
+            continue
+        arguments = replace_calls(sql[opening.end + 1 : tokens[end].start], stand_in)
+        replacement = stand_in(called.text, arguments)
+        parts += [
+            sql[done : called.start],
+            f"{sql[called.start : opening.end + 1]}{arguments})" if replacement is None else replacement,
+        ]
+        done = tokens[end].end + 1
+    return "".join((*parts, sql[done:]))
+
+
 def parse_named(text: str) -> Named:
     """Read ``page`` or ``amount * 2 AS twice``.
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 def tried(spark: SparkSession, sql: str) -> Column:
     """A struct whose field ``value`` is that of the expression; null where computing it raises an error.
 
-    A function in Python is computed before, by a process of its own: what it raises is not caught.
+    A function in Python is computed before, by a process of its own: what it raises is told by :mod:`millstream.spark.udf`.
     """
     from pyspark.sql import functions
     from pyspark.sql.classic.column import Column

@@ -18,12 +18,13 @@ from millstream.kernel.host import Host, column_of, is_used
 from millstream.kernel.state import FOREVER
 from millstream.log.heartbeat import heartbeat_sql
 from millstream.plan import expression
-from millstream.plan.chain import Asked, Chain, Feed, micros
+from millstream.plan.chain import Chain, Feed, micros
 from millstream.plan.narrow import narrowed
 from millstream.plan.nodes import META_COLUMNS, EventTime, Source
 from millstream.spark import stateful
 from millstream.spark.attempt import tried
 from millstream.spark.shortcut import CHUNK
+from millstream.spark.udf import guarded
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -97,7 +98,7 @@ def feed_types(decoded: DataFrame, chain: Chain) -> dict[int, pl.Schema]:
 
 
 def _decode_feed(frame: DataFrame, feed: Feed, made: list[str], chain: Chain) -> DataFrame:
-    source = narrowed(feed)
+    source, spark = narrowed(feed), frame.sparkSession
     kept = [*_RAW, *_JUDGED, *made]
     mine = f"_feed = {feed.number} AND _beat IS NULL"
     frame = frame.selectExpr(*kept, f"CASE WHEN {mine} THEN {_decoded(source)} END AS _d")
@@ -109,17 +110,22 @@ def _decode_feed(frame: DataFrame, feed: Feed, made: list[str], chain: Chain) ->
     if (
         source.time is not None and source.time.said
     ):  # a record whose time cannot be told is malformed, and stops nothing
-        when = tried(frame.sparkSession, f"CASE WHEN {usable} THEN {_told(source.time)} END")
+        told = guarded(spark, _told(source.time), usable)
+        when = tried(spark, f"CASE WHEN {usable} THEN {told} END")
         frame, names = frame.select(*names, when.alias("_when")), [*names, "_when"]
         usable += " AND _when.value IS NOT NULL"
-    values = {column_of(feed, each.name): f"CASE WHEN {usable} THEN {_guarded(each)} END" for each in feed.expressions}
+    values = {
+        column_of(feed, each.name): f"CASE WHEN {usable} THEN {guarded(spark, each.expression, usable, each.guard)} END"
+        for each in feed.expressions
+    }
     if source.sequence is not None:
-        values["_who"] = f"CASE WHEN {usable} THEN cast(({source.sequence.producer}) AS string) END"
-        values["_nth"] = f"CASE WHEN {usable} THEN cast(({source.sequence.number}) AS bigint) END"
+        who, nth = (guarded(spark, text, usable) for text in (source.sequence.producer, source.sequence.number))
+        values["_who"] = f"CASE WHEN {usable} THEN cast(({who}) AS string) END"
+        values["_nth"] = f"CASE WHEN {usable} THEN cast(({nth}) AS bigint) END"
     fails = _texts(feed, chain) if source.failed == "dead letter" else {}
     if fails:
         tries = {name: f"_try{index}" for index, name in enumerate(fails)}
-        frame = frame.select(*names, *(tried(frame.sparkSession, values[name]).alias(tries[name]) for name in fails))
+        frame = frame.select(*names, *(tried(spark, values[name]).alias(tries[name]) for name in fails))
         values |= {name: f"{attempt}.value" for name, attempt in tries.items()}
         fails = {tries[name]: text for name, text in fails.items()}
     judged = {
@@ -163,11 +169,6 @@ def _failed(fails: Mapping[str, str]) -> str:
 def _first(*texts: str) -> str:
     """The first that is not null."""
     return f"coalesce({', '.join(text for text in texts if text)})"
-
-
-def _guarded(each: Asked) -> str:
-    """An expression where its guard is true. What stands in a branch is computed for the rows of that branch alone."""
-    return f"CASE WHEN {each.guard} THEN ({each.expression}) END" if each.guard else f"({each.expression})"
 
 
 def _decoded(source: Source) -> str:
