@@ -30,6 +30,7 @@ from millstream.log.archive import Archive
 from millstream.log.contract import Log, QueueSettings, TopicSettings, Worker
 from millstream.log.lag import lag, plan_reset, reset
 from millstream.log.producer import Buffer, Producer
+from millstream.log.store import MOST_BYTES
 from tests.waiting import until
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -292,6 +293,31 @@ class LogContract:
     def test_a_time_after_the_last_record_is_the_end(self, log: Log, topic: str) -> None:
         log.append(topic, [Event(b"x", time=NOON)])
         assert log.offsets_at(topic, NOON + timedelta(days=1)) == {0: log.bounds(topic)[0].end}
+
+    def test_large_records_come_in_polls_of_bounded_size_each_once(self, log: Log, topic: str) -> None:
+        fill(log, topic)
+        group = name("group")
+        with (
+            log.reader(topic) as reader,
+            log.consumer(topic, group) as consumer,
+            log.worker(topic, name("queue")) as worker,
+        ):
+            in_pieces(lambda: reader.poll(1000, 1.0))
+            in_pieces(lambda: consumer.poll(1000, 1.0))
+
+            def is_done() -> bool:
+                assert consumer.poll(1000, 0.1) == []
+                consumer.commit()
+                return committed(log, group) == {TopicPartition(topic, 0): log.bounds(topic)[0].end}
+
+            until(is_done)
+
+            def work() -> list[Record]:
+                taken = worker.take(1000, 1.0)
+                worker.done(taken)
+                return [delivery.record for delivery in taken]
+
+            in_pieces(work)
 
     def test_an_offset_beyond_the_end_is_an_error(self, log: Log, topic: str) -> None:
         with pytest.raises(OffsetOutOfRange, match="beyond the end"):
@@ -622,6 +648,27 @@ class LogContract:
             with Producer(log, topic, name=producer) as sender:
                 sender.send(Event(value))
         assert values(read_all(log, topic)) == ["a", "b"]
+
+
+def fill(log: Log, topic: str) -> None:
+    """A hundred records of a megabyte."""
+    for low in range(0, 100, 10):
+        log.append(topic, [Event(b"%03d" % n + b"x" * 990_000) for n in range(low, low + 10)])
+
+
+def in_pieces(poll: Callable[[], list[Record]]) -> None:
+    """All of them come, in order, each once, and never too much at once."""
+    seen: list[int] = []
+
+    def more() -> bool:
+        records = poll()
+        assert sum(len(record.value or b"") for record in records) <= MOST_BYTES
+        seen.extend(int((record.value or b"")[:3]) for record in records)
+        return len(seen) >= 100
+
+    until(more, timeout=60)
+    assert seen == list(range(100))
+    assert poll() == []
 
 
 def _expire(log: Log, topic: str) -> int:

@@ -21,7 +21,7 @@ from millstream.errors import ConfigError, GenerationFenced, UnknownTopic
 from millstream.event import Record, TopicPartition
 from millstream.log.clock import LONGEST
 from millstream.log.contract import Bounds, Consumer, Group, check_offset
-from millstream.log.store import partition_bounds
+from millstream.log.store import MOST_BYTES, partition_bounds
 
 if TYPE_CHECKING:
     from millstream.log.sqlite import SqliteLog
@@ -170,7 +170,7 @@ class SqliteConsumer(Consumer):
         self._renew_at = now + self._lease // 3
 
     def _take(self, limit: int) -> list[Record]:
-        log, records = self._log, list[Record]()
+        log, records, room = self._log, list[Record](), MOST_BYTES
         with log.store.read() as db:
             generation = db.execute("SELECT generation FROM consumer_group WHERE name = ?", (self.group,)).get
             bounds = {topic: _bounds(log, db, topic) for topic in self._topics}
@@ -181,12 +181,13 @@ class SqliteConsumer(Consumer):
             for i in range(len(order)):
                 place = order[(i + self._turn) % len(order)]
                 offset, bound = self._positions[place], bounds[place.topic][place.partition]
-                if offset == bound.end or len(records) >= limit:
+                if offset == bound.end or len(records) >= limit or room <= 0:
                     continue
                 check_offset(place, offset, bound)
-                wanted = limit - len(records)
-                found = log.fetch(db, log.row(place.topic, db), place.partition, offset, wanted)
-                self._positions[place] = bound.end if len(found) < wanted else found[-1].offset + 1
+                row = log.row(place.topic, db)
+                found, self._positions[place], room = log.fetch_within(
+                    db, row, place.partition, offset, bound.end, limit - len(records), room
+                )
                 records += found
         return records
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
@@ -11,6 +12,7 @@ from millstream.errors import ConfigError, GenerationFenced, OffsetOutOfRange, U
 from millstream.event import Headers, Record, TopicPartition
 from millstream.log.contract import TIME_HEADER, Consumer, Reader, check_offset
 from millstream.log.kafka_client import GONE, ck, silent, translate
+from millstream.log.store import MOST_BYTES
 
 if TYPE_CHECKING:
     from millstream.log.kafka import KafkaLog
@@ -21,6 +23,8 @@ COMMON = {
     "isolation.level": "read_committed",
     "enable.partition.eof": "true",
     "fetch.error.backoff.ms": "50",
+    "queued.max.messages.kbytes": str(MOST_BYTES >> 10),  # what the client fetches ahead
+    "fetch.queue.backoff.ms": "50",  # how long it then waits before it looks whether there is room
 }
 _FURTHEST = (1 << 63) // 1000 - 1  # milliseconds that are a number of microseconds, too
 
@@ -53,12 +57,16 @@ def split_headers(found: Sequence[tuple[str, bytes | None]] | None, appended: in
 
 
 class _Client:
-    """A Kafka consumer that gives batches, positions and our errors."""
+    """A Kafka consumer that gives batches, positions and our errors.
+
+    What has come beyond the bytes of one poll waits for the next: the client would not give it again.
+    """
 
     def __init__(self, log: KafkaLog, settings: dict[str, str]) -> None:
         self.log = log
         self.client = ck.Consumer(log.client | COMMON | settings, logger=silent)
         self.positions: dict[TopicPartition, int] = {}
+        self.waiting: deque[Any] = deque()
 
     def poll(self, limit: int, timeout: float) -> list[Record]:
         """The first record that comes within ``timeout``, and what has come with it."""
@@ -66,12 +74,38 @@ class _Client:
         before = dict(self.positions)
         while True:
             with self.log.errors():
-                first = self.client.poll(max(0.0, deadline - time.monotonic()))
-                # Asking for many with a timeout waits for all of them, so the rest is what is here already.
-                more = self.client.consume(limit - 1, 0) if limit > 1 else []
-            records = [record for message in [first, *more] if message is not None and (record := self._take(message))]
+                # With some waiting the client is asked all the same: it keeps a member of a group alive.
+                first = self.client.poll(0.0 if self.waiting else max(0.0, deadline - time.monotonic()))
+                if first is not None:
+                    self.waiting.append(first)
+                self._gather(limit)
+            records = self._give(limit)
             if records or self.positions != before or time.monotonic() >= deadline:
                 return records  # none, and yet further: the end of a partition lies behind the marker of a transaction
+
+    def _gather(self, limit: int) -> None:
+        """Let so much wait as one poll may give, or a little more: what is here already, without waiting for others."""
+        size = sum(map(len, self.waiting))
+        while self.waiting and len(self.waiting) < limit and size < MOST_BYTES:
+            step = max(1, (MOST_BYTES - size) // max(1, *map(len, self.waiting), 0))
+            more = self.client.consume(min(step, limit - len(self.waiting)), 0)
+            if not more:
+                return
+            self.waiting += more
+            size += sum(map(len, more))
+
+    def _give(self, limit: int) -> list[Record]:
+        """What one poll may give of what waits."""
+        records, size = list[Record](), 0
+        while self.waiting and len(records) < limit:
+            message = self.waiting[0]
+            size += len(message)
+            if records and (size > MOST_BYTES or message.error() is not None):
+                break
+            self.waiting.popleft()
+            if record := self._take(message):
+                records.append(record)
+        return records
 
     def _take(self, message: Any) -> Record | None:
         error = message.error()
@@ -202,5 +236,8 @@ class KafkaConsumer(Consumer):
         client.assign(starts)
 
     def _revoked(self, _: Any, places: list[Any]) -> None:
-        for place in places:
-            self._client.positions.pop(TopicPartition(place.topic, place.partition), None)
+        gone = {TopicPartition(place.topic, place.partition) for place in places}
+        for place in gone:
+            self._client.positions.pop(place, None)
+        kept = [each for each in self._client.waiting if (each.topic(), each.partition()) not in gone]
+        self._client.waiting = deque(kept)  # another member reads the rest

@@ -33,7 +33,6 @@ _SETTINGS = {
     "group.id": "__millstream.scan",  # the client wants a name; it never joins
     "reconnect.backoff.max.ms": "1000",
     "fetch.wait.max.ms": "1",  # that there is no more is said after this
-    "queued.max.messages.kbytes": str(MOST_BYTES >> 10),
 }
 _TICK = 1.0  # seconds
 _kept: dict[tuple[int, tuple[tuple[str, str], ...]], Any] = {}

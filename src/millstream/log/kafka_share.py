@@ -19,11 +19,13 @@ from millstream.log.contract import Delivery, Group, QueueSettings, Worker
 from millstream.log.kafka_client import TIMEOUT, ck, ck_admin, silent
 from millstream.log.kafka_read import to_record
 from millstream.log.queue import dead_letter
+from millstream.log.store import MOST_BYTES
 
 if TYPE_CHECKING:
     from millstream.log.kafka import KafkaLog
 
 _CONSUMERS = 8
+_FETCH = {"fetch.max.bytes": str(MOST_BYTES)}  # of which one poll is made
 _Place = tuple[int, int]
 
 
@@ -41,7 +43,7 @@ class _Slot:
     """A share consumer, and what it owes."""
 
     def __init__(self, log: KafkaLog, topic: str, group: str) -> None:
-        settings = log.client | {"group.id": group, "share.acknowledgement.mode": "explicit"}
+        settings = log.client | {"group.id": group, "share.acknowledgement.mode": "explicit"} | _FETCH
         self.client = ck.ShareConsumer(settings, logger=silent)
         self.client.subscribe([topic])
         self.owed: set[_Place] = set()
@@ -67,7 +69,13 @@ class KafkaWorker(Worker):
             self._poll(max(0.0, min(0.5, deadline - time.monotonic())))
             if not self._ready and time.monotonic() >= deadline:
                 return []
-        return [self._ready.popleft() for _ in range(min(limit, len(self._ready)))]
+        given, size = list[Delivery](), 0
+        while self._ready and len(given) < limit:
+            size += len(self._ready[0].record.value or b"")
+            if given and size > MOST_BYTES:
+                break
+            given.append(self._ready.popleft())
+        return given
 
     def done(self, deliveries: Iterable[Delivery]) -> None:
         """Accept."""

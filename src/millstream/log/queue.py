@@ -20,7 +20,7 @@ from millstream.event import Event, Record, TopicPartition
 from millstream.log import group as membership
 from millstream.log.clock import LONGEST
 from millstream.log.contract import Delivery, QueueSettings, Worker, check_offset
-from millstream.log.store import partition_bounds
+from millstream.log.store import MOST_BYTES, partition_bounds
 
 if TYPE_CHECKING:
     from millstream.log.sqlite import SqliteLog, TopicRow
@@ -69,7 +69,8 @@ class SqliteWorker(Worker):
                 row = self._log.row(self._topic, db)
                 now = self._log.clock()
                 deliveries, spent = self._due_again(db, row, limit, now)
-                deliveries += self._fresh(db, row, limit - len(deliveries), now)
+                room = MOST_BYTES - sum(len(each.record.value or b"") for each in deliveries)
+                deliveries += self._fresh(db, row, limit - len(deliveries), now, room)
                 due = db.execute(
                     "SELECT min(visible_at) FROM delivery WHERE consumer_group = ? AND topic = ?",
                     (self.group, row.id),
@@ -122,7 +123,10 @@ class SqliteWorker(Worker):
         ).fetchall()
         again: list[Delivery] = []
         spent: list[Delivery] = []
+        size = 0
         for partition, offset, attempt in found:
+            if size >= MOST_BYTES:
+                break  # due still, for the next call
             place = (self.group, row.id, partition, offset)
             record = self._record(db, row, partition, offset)
             if record is None:  # cleaned away meanwhile: a newer value of its key is in the log, or nobody wants it
@@ -131,6 +135,7 @@ class SqliteWorker(Worker):
                     place,
                 )
                 continue
+            size += len(record.value or b"")
             last = attempt >= self._settings.max_deliveries
             (spent if last else again).append(Delivery(record, attempt if last else attempt + 1))
             db.execute(
@@ -142,7 +147,7 @@ class SqliteWorker(Worker):
             self._advance(db, row)
         return again, spent
 
-    def _fresh(self, db: Db, row: TopicRow, limit: int, now: int) -> list[Delivery]:
+    def _fresh(self, db: Db, row: TopicRow, limit: int, now: int, room: int) -> list[Delivery]:
         nexts = dict(
             db.execute(
                 "SELECT partition, next FROM queue WHERE consumer_group = ? AND topic = ?",
@@ -153,11 +158,10 @@ class SqliteWorker(Worker):
         for partition, bounds in partition_bounds(db, row.id).items():
             wanted = limit - len(deliveries)
             offset = nexts.get(partition, bounds.start)
-            if wanted <= 0 or offset == bounds.end:
+            if wanted <= 0 or room <= 0 or offset == bounds.end:
                 continue
             check_offset(TopicPartition(self._topic, partition), offset, bounds)
-            records = self._log.fetch(db, row, partition, offset, wanted)
-            past = bounds.end if len(records) < wanted else records[-1].offset + 1
+            records, past, room = self._log.fetch_within(db, row, partition, offset, bounds.end, wanted, room)
             db.executemany(
                 "INSERT INTO delivery VALUES (?, ?, ?, ?, ?, ?, 1)",
                 [(self.group, row.id, partition, r.offset, self.worker, now + self._visibility) for r in records],

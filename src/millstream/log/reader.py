@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from millstream.database import Db
 from millstream.event import Record, TopicPartition
 from millstream.log.contract import Bounds, Reader, check_offset
-from millstream.log.store import BLOCK, partition_bounds, records_table
+from millstream.log.store import BLOCK, MOST_BYTES, partition_bounds, records_table
 
 if TYPE_CHECKING:
     from millstream.log.sqlite import SqliteLog
@@ -38,7 +38,7 @@ class SqliteReader(Reader):
             self._log.store.wait(version, left)
 
     def _take(self, limit: int) -> list[Record]:
-        log, records = self._log, list[Record]()
+        log, records, room = self._log, list[Record](), MOST_BYTES
         with log.store.read() as db:
             row = log.row(self._topic, db)
             bounds = partition_bounds(db, row.id)
@@ -49,13 +49,13 @@ class SqliteReader(Reader):
             for i in range(len(order)):
                 partition = order[(i + self._turn) % len(order)]
                 offset, end = self._offsets[partition], bounds[partition].end
-                if offset == end or len(records) >= limit:
+                if offset == end or len(records) >= limit or room <= 0:
                     continue
                 check_offset(TopicPartition(self._topic, partition), offset, bounds[partition])
-                wanted = limit - len(records)
-                found = log.fetch(db, row, partition, offset, wanted)
                 # Compaction may have left nothing behind us up to the end: that is progress too.
-                self._offsets[partition] = end if len(found) < wanted else found[-1].offset + 1
+                found, self._offsets[partition], room = log.fetch_within(
+                    db, row, partition, offset, end, limit - len(records), room
+                )
                 records += found
         return records
 

@@ -54,6 +54,7 @@ from millstream.log.contract import (
 from millstream.log.reader import SqliteReader, offset_at
 from millstream.log.store import (
     BLOCK,
+    MOST_BYTES,
     Store,
     create_records_table,
     identify,
@@ -333,6 +334,24 @@ class SqliteLog(Log):
                     (offset, limit),
                 )
             ]
+
+    def fetch_within(
+        self, db: Db, row: TopicRow, partition: int, offset: int, end: int, limit: int, room: int
+    ) -> tuple[list[Record], int, int]:
+        """The same, but no more bytes than there is room for; then where to go on, and what room is left.
+
+        One record alone may be larger than all the room there is.
+        """
+        name, make, found, alone = row.topic.name, tuple.__new__, list[Record](), room == MOST_BYTES
+        query = f"SELECT * FROM {records_table(row.id, partition)} WHERE offset >= ? ORDER BY offset LIMIT ?"
+        with self.store.errors(f"topic {name} partition {partition}, reading from offset {offset}"):
+            for o, t, a, k, v, h in db.execute(query, (offset, limit)):
+                size = len(k or b"") + len(v or b"") + len(h or b"")
+                if size > room and (found or not alone):
+                    return found, o, 0
+                room -= size
+                found.append(make(Record, (name, partition, o, k, v, t, a, () if h is None else load_headers(h))))
+        return found, end if len(found) < limit else found[-1].offset + 1, room
 
     # groups and queues
 
