@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
-from millstream.errors import ViewStoreUnavailable
+from millstream.errors import ViewError, ViewStoreUnavailable
 from millstream.log import open_log
 from millstream.pipeline import Pipeline
 from millstream.plan.relation import tumbling
@@ -102,4 +102,49 @@ def test_a_server_that_is_away_when_a_run_starts_is_waited_for(
             postgres.start()
     assert [text.partition(":")[0] for text in said[:2]] == ["views"] * 2
     assert said[-1] == ""
+    assert made.views["v"].arrow().to_pylist() == [{"n": 5}]
+
+
+def test_a_server_that_refuses_us_when_a_run_starts_is_an_error_at_once(
+    spark: SparkSession, own_postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with psycopg.connect(own_postgres.address, autocommit=True) as db:
+        db.execute("CREATE ROLE bob LOGIN PASSWORD 'right'")
+        db.execute("GRANT CREATE ON DATABASE postgres TO bob")
+        ((rules,),) = db.execute("SHOW hba_file").fetchall()
+    rule = "host all {} 127.0.0.1/32 {}\n"
+    Path(rules).write_text(rule.format("bob", "scram-sha-256") + rule.format("millstream", "trust"))
+    own_postgres.restart()
+    log = f"sqlite:{tmp_path / 'log.db'}"
+    with open_log(log) as opened:
+        opened.create_topic("clicks", 1)
+    append_clicks(tmp_path, 0, 5)
+
+    def counted(who: str, database: str) -> Pipeline:
+        to = f"postgresql://{who}@127.0.0.1:{own_postgres.port}/{database}?schema=let"
+        made = Pipeline("let", log=log, to=to, checkpoint=str(tmp_path / "check"), buckets=1)
+        made.view("v", made.stream("clicks", "user long").group_by().agg(n="count(*)"))
+        return made
+
+    stop = threading.Event()
+    said: list[str] = []
+
+    def watch(progress: Progress) -> None:
+        said.append(progress.waiting)
+        stop.set()
+
+    for who, database, password, why, hint in [
+        ("bob", "postgres", "wrong", 'password authentication failed for user "bob"', "PGPASSWORD"),
+        ("bob", "postgres", "", "no password supplied", "PGPASSWORD"),
+        ("millstream", "gone", "", 'database "gone" does not exist', "CREATE DATABASE"),
+        ("ann", "postgres", "", "no pg_hba.conf entry", "pg_hba.conf"),
+    ]:
+        monkeypatch.setenv("PGPASSWORD", password)
+        with pytest.raises(ViewError, match=why) as caught:
+            run(counted(who, database), spark=spark, progress=watch, stop=stop)
+        assert hint in (caught.value.hint or "")
+        assert said == [], "it was not waited for"
+    monkeypatch.setenv("PGPASSWORD", "right")
+    made = counted("bob", "postgres")
+    run(made, spark=spark, once=True)
     assert made.views["v"].arrow().to_pylist() == [{"n": 5}]

@@ -7,6 +7,7 @@ unknown; the work is then done again, and finds in the database whether it was d
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -48,6 +49,13 @@ _LOST = (
     pg.AdminShutdown, pg.CrashShutdown, pg.CannotConnectNow, pg.IdleInTransactionSessionTimeout, pg.ConnectionException,
     pg.SerializationFailure, pg.DeadlockDetected,
 )  # fmt: skip
+
+_REFUSED = {
+    r"password authentication failed|no password supplied": "check the user and the password in the address or in PGPASSWORD",
+    r'database ".*" does not exist': "CREATE DATABASE makes it; or name another one in the address",
+    r'role ".*" does not exist|no pg_hba\.conf entry|authentication failed|not permitted to log in': "check the user in the address, and pg_hba.conf",
+}
+"""What a server says to who may not come in, and what to do. libpq gives no code for it (class 28, 3D000), only these words."""
 
 _SCHEMA = """
 CREATE TABLE millstream_format (version integer NOT NULL);
@@ -225,7 +233,15 @@ class Server:
         try:
             yield
         except psycopg.Error as error:
-            raise self._named(error) from error
+            raise self._refusal(error) or self._named(error) from error
+
+    def _refusal(self, error: psycopg.Error) -> ViewError | None:
+        """A server that answers, and says no to a first connection: it would say so again."""
+        if isinstance(error, psycopg.OperationalError) and error.sqlstate is None:
+            for words, hint in _REFUSED.items():
+                if found := re.search(f"(FATAL|fe_sendauth): +(.*({words}).*)", str(error)):
+                    return ViewError(f"{self.address}: {found[2]}", hint=hint)
+        return None
 
     def _named(self, error: psycopg.Error) -> MillstreamError:
         """The server's error as ours."""
