@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
 
 from millstream import load_pipeline
@@ -32,9 +33,14 @@ def rows(view: Any) -> list[tuple[Any, ...]]:
     return sorted(view.frame().select(names).rows())
 
 
-def test_the_joins_of_the_book_say_what_the_book_says(spark: SparkSession, tmp_path: Path, monkeypatch: Any) -> None:
+@pytest.mark.parametrize("engine", ["sqlite", "kafka"])
+def test_the_joins_of_the_book_say_what_the_book_says(
+    engine: str, spark: SparkSession, tmp_path: Path, monkeypatch: Any, request: pytest.FixtureRequest
+) -> None:
     monkeypatch.chdir(tmp_path)
     book = load_pipeline(EXAMPLE)
+    if engine == "kafka":
+        book.log = request.getfixturevalue("kafka").url
     first = {
         "profiles": [event(1, 0, id=1, name="Ann"), event(1, 5, id=1, name="Anne")],
         "searches": [event(7, 0, id=7, words="mill", at=at(0)), event(8, 0, id=8, words="stream", at=at(0))],
