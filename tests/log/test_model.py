@@ -53,6 +53,12 @@ class Partition:
     start: int = 0
     next: int = 0
 
+    def as_old_as(self, age: timedelta, now: int, own: int) -> list[Record]:
+        """The records of that age; what was appended while the topic was ahead of the clock, once no other is left, by its own time."""
+        if all(r.appended <= now - millis(age) or r.appended > now for r in self.records.values()):
+            now = own
+        return [r for r in self.records.values() if r.appended <= now - millis(age)]
+
     def expired_before(self, settings: TopicSettings, now: int, own: int) -> int:
         """Where retention would move the start, by the clock and by the topic's own time."""
         cut = self.start
@@ -60,11 +66,7 @@ class Partition:
             return cut
         ordered = [self.records[offset] for offset in sorted(self.records)]
         if settings.retention is not None:
-            age = millis(settings.retention)
-            if all(r.appended <= now - age or r.appended > now for r in ordered):
-                now = own  # what has not expired was appended while the topic was ahead of the clock
-            old = [r.offset for r in ordered if r.appended <= now - age]
-            cut = max([cut, *(offset + 1 for offset in old)])
+            cut = max([cut, *(r.offset + 1 for r in self.as_old_as(settings.retention, now, own))])
         if settings.retention_bytes is not None:
             excess = sum(map(size, ordered)) - settings.retention_bytes
             for record in ordered:
@@ -81,14 +83,14 @@ class Partition:
         self.start = start
         return len(gone)
 
-    def compact(self, settings: TopicSettings, now: int) -> int:
-        settled = [r for r in self.records.values() if r.appended <= now - millis(settings.compaction_lag)]
+    def compact(self, settings: TopicSettings, now: int, own: int) -> int:
+        settled = self.as_old_as(settings.compaction_lag, now, own)
+        old = {r.offset for r in self.as_old_as(settings.tombstone_retention, now, own)}
         latest = {r.key: r.offset for r in sorted(settled, key=lambda r: r.offset) if r.key is not None}
         gone = [
             r.offset
             for r in settled
-            if (r.key is not None and r.offset < latest[r.key])
-            or (r.value is None and r.appended <= now - millis(settings.tombstone_retention))
+            if (r.key is not None and r.offset < latest[r.key]) or (r.value is None and r.offset in old)
         ]
         for offset in gone:
             del self.records[offset]
@@ -303,7 +305,8 @@ class LogMachine(RuleBasedStateMachine):
         for place in model.partitions:
             expired += place.move_start(place.expired_before(model.settings, self.now, self.topic_time(name)))
         if model.settings.compacts:
-            compacted = sum(place.compact(model.settings, self.now) for place in model.partitions)
+            own = self.topic_time(name)
+            compacted = sum(place.compact(model.settings, self.now, own) for place in model.partitions)
         assert self.log.maintain(name) == Maintenance(expired, compacted)
         bounds = self.log.bounds(name)
         for number, place in enumerate(model.partitions):

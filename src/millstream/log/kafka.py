@@ -21,6 +21,7 @@ from typing import Any, Literal, TypeVar
 from millstream.errors import (
     ConfigError,
     GenerationFenced,
+    LogUnavailable,
     UnknownTopic,
 )
 from millstream.event import Event, TopicPartition, to_millis
@@ -257,6 +258,8 @@ class KafkaLog(Log):
         partitions = range(self._topic(topic).partitions)
         starts = self.list_offsets(topic, partitions, ck_admin.OffsetSpec.earliest())
         ends = self.list_offsets(topic, partitions, ck_admin.OffsetSpec.latest())
+        if any(offset < 0 for offset in (*starts.values(), *ends.values())):
+            raise LogUnavailable(f"{self.url}: topic {topic}: a broker does not know yet where its partitions end")
         return {partition: Bounds(starts[partition], ends[partition]) for partition in partitions}
 
     def offsets_at(self, topic: str, time: datetime) -> dict[int, int]:
