@@ -97,13 +97,20 @@ def test_a_broker_that_goes_between_the_plan_of_a_batch_and_its_delivery_is_wait
             until(lambda: child.process.poll() is not None or any(_waits(each) for each in lines), timeout=120)
             broker.start()
             until(lambda: child.process.poll() is not None or _delivered(lines) == 100, timeout=120)
+            broker.kill()  # once more, under a run that has nothing to do
+            seen = len(lines)
+            until(lambda: child.process.poll() is not None or any(_waits(each) for each in lines[seen:]), timeout=120)
+            broker.start()
+            with open_log(broker.url) as log:
+                log.append("clicks", clicks(100, 1))
+            until(lambda: child.process.poll() is not None or _delivered(lines) == 101, timeout=120)
             child.process.send_signal(signal.SIGTERM)
             assert child.process.wait(120) == 0, child.process.stderr and child.process.stderr.read()
             thread.join(30)
         finally:
             child.end()
     assert any(_waits(each) for each in lines), lines
-    assert _delivered(lines) == 100
+    assert _delivered(lines) == 101
 
 
 def _stands_still(pid: int) -> bool:

@@ -258,8 +258,6 @@ class KafkaLog(Log):
         partitions = range(self._topic(topic).partitions)
         starts = self.list_offsets(topic, partitions, ck_admin.OffsetSpec.earliest())
         ends = self.list_offsets(topic, partitions, ck_admin.OffsetSpec.latest())
-        if any(offset < 0 for offset in (*starts.values(), *ends.values())):
-            raise LogUnavailable(f"{self.url}: topic {topic}: a broker does not know yet where its partitions end")
         return {partition: Bounds(starts[partition], ends[partition]) for partition in partitions}
 
     def offsets_at(self, topic: str, time: datetime) -> dict[int, int]:
@@ -301,7 +299,13 @@ class KafkaLog(Log):
             )
             return {TopicPartition(place.topic, place.partition): future.result() for place, future in futures.items()}
 
-        return self._patiently(ask, ", ".join(sorted({place.topic for place in places})))
+        topics = ", ".join(sorted({place.topic for place in places}))
+        found = self._patiently(ask, topics)
+        if any(answer.offset == ck.OFFSET_INVALID for answer in found.values()):
+            raise LogUnavailable(
+                f"{self.url}: topic {topics}: the broker does not know its offsets yet, as it is just back"
+            )
+        return found
 
     def reader(self, topic: str, start: Start = "earliest", *, partitions: Iterable[int] | None = None) -> Reader:
         """Read alone, by assignment."""
