@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -97,6 +99,39 @@ def test_a_broker_that_is_killed_and_comes_back_loses_and_doubles_nothing() -> N
         for key in {r.key for r in got}:
             own = [int(r.value or b"") for r in got if r.key == key]
             assert own == sorted(own)
+
+
+def test_where_a_topic_ends_is_never_told_wrongly_while_its_broker_goes_and_comes_back() -> None:
+    with KafkaBroker() as broker, open_log(broker.url) as log:
+        log.create_topic("t", 1)
+        log.append("t", [Event(b"x")] * 10)
+        first = log.bounds("t")[0]
+        told, over = {first}, threading.Event()
+
+        def ask() -> None:
+            while not over.is_set():
+                with suppress(LogUnavailable):
+                    told.add(log.bounds("t")[0])
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        try:
+            for _ in range(3):
+                broker.kill()
+                broker.start()
+                until(lambda: _answers(log))
+        finally:
+            over.set()
+            thread.join(60)
+        last = log.bounds("t")[0]  # a broker that comes back may write a marker behind the records
+        assert all(each.start == 0 and first.end <= each.end <= last.end for each in told), told
+
+
+def _answers(log: Log) -> bool:
+    try:
+        return bool(log.bounds("t"))
+    except LogUnavailable:
+        return False
 
 
 def test_a_broker_that_is_gone_is_a_clear_error() -> None:
