@@ -1,0 +1,80 @@
+"""Memory and disk under floods: they go by how much a batch may hold, and not by how much there is to read."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from millstream.event import Event
+from millstream.log import open_log
+from millstream.sink import open_store
+from tests.runtime.shop_file import Child, living
+
+MB = 1 << 20
+LIMIT = 16 * MB
+"""Bytes of a batch."""
+PIPELINE = """
+from millstream import Pipeline
+
+p = Pipeline("p", log={log!r}, to={to!r}, checkpoint={checkpoint!r}, buckets=2, dead_letters=1_000)
+notes = p.stream("notes", "n long, text string", time="_timestamp", ahead="1 day")
+p.view("longest", notes.group_by("n").agg(text="max(text)"))
+"""
+
+
+def notes(count: int) -> Iterator[list[Event]]:
+    """So many records of almost a megabyte, of sixteen notes, as appends of ten."""
+    for first in range(0, count, 10):
+        texts = [(n % 16, str(n % 10) * 990_000) for n in range(first, first + 10)]
+        yield [Event(json.dumps({"n": n, "text": text}).encode()) for n, text in texts]
+
+
+def nonsense(count: int) -> Iterator[list[Event]]:
+    """So many records that are no JSON, of a kilobyte."""
+    for _ in range(0, count, 5_000):
+        yield [Event(b"nonsense" * 128)] * 5_000
+
+
+def ran(folder: Path, large: int, bad: int, limit: int = LIMIT) -> tuple[int, int]:
+    """Run to the end over such a backlog; the most memory that a Python process of it had, and the bytes of the file of views."""
+    folder.mkdir()
+    file, log, views = folder / "p.py", f"sqlite:{folder / 'log.db'}", folder / "views.db"
+    file.write_text(PIPELINE.format(log=log, to=f"sqlite:{views}", checkpoint=str(folder / "check")), encoding="utf-8")
+    with open_log(log, create=True) as opened:
+        opened.create_topic("notes", 1)
+        for events in (*notes(large), *nonsense(bad)):
+            opened.append("notes", events)
+    child, most = Child("run", file, "--once", "--byte-limit", limit, "--rate-limit", 20_000), 0
+    try:
+        while child.process.poll() is None:
+            most = max(most, *(_peak(pid) for pid in living(child.pid)), 0)
+            time.sleep(0.02)
+        code, _, said = child.wait()
+        assert code == 0, said
+    finally:
+        child.end()
+    with open_store(f"sqlite:{views}") as store:
+        [row] = store.admission("p").to_pylist()
+        assert (row["admitted"], row["malformed"]) == (large, bad)
+        assert store.dead_letters("p", limit=10_000).num_rows == min(bad, 1_000)
+        assert store.table("longest").num_rows == min(large, 16)
+    return most, sum(path.stat().st_size for path in folder.glob("views.db*"))
+
+
+def _peak(pid: int) -> int:
+    """The most bytes that a Python process had in memory."""
+    with suppress(OSError):
+        said = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+        if said.startswith("Name:\tpython") and "VmHWM:" in said:  # one that ends has none any more
+            return int(said.partition("VmHWM:")[2].split()[0]) << 10
+    return 0
+
+
+def test_memory_and_views_stay_as_they_are_under_a_flood_of_large_and_bad_records(tmp_path: Path) -> None:
+    few, some = ran(tmp_path / "few", 30, 5_000)
+    many, more = ran(tmp_path / "many", 400, 100_000)
+    assert many - few < 8 * LIMIT, f"{few / MB:.0f} MB, then {many / MB:.0f} MB over 450 MB more of records"
+    assert more < 2 * some, f"{some:,} bytes, {more:,} bytes"
