@@ -15,17 +15,17 @@ sys.path.insert(0, str(ROOT))
 
 from tests.runtime.shop_file import append_clicks, load, write_shop  # noqa: E402
 
-from millstream.kernel import state  # noqa: E402
-from millstream.log import store  # noqa: E402
+from millstream.kernel.state import FORMAT as STATE_FORMAT  # noqa: E402
+from millstream.log.store import FORMAT as LOG_FORMAT  # noqa: E402
 from millstream.runtime import checkpoint  # noqa: E402
 from millstream.runtime.run import run  # noqa: E402
-from millstream.sink import file  # noqa: E402
+from millstream.sink.file import FORMAT as VIEWS_FORMAT  # noqa: E402
 from millstream.spark.session import stop_session  # noqa: E402
 
 
 def main() -> None:
     """Run the pipeline and pack what it leaves."""
-    formats = f"log{store.FORMAT}-views{file.FORMAT}-checkpoint{checkpoint.FORMAT}-state{state.FORMAT}"
+    formats = f"log{LOG_FORMAT}-views{VIEWS_FORMAT}-checkpoint{checkpoint.FORMAT}-state{STATE_FORMAT}"
     target = ROOT / "tests" / "runtime" / "stored" / f"{formats}.tar.xz"
     target.parent.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as name:

@@ -32,9 +32,10 @@ COMMIT = b"Q\0\0\0\x0bCOMMIT\0"
 RUN = """
 import sys
 from datetime import timedelta
-from millstream.sink import open_sink, postgres_server
+import millstream.sink.postgres_server
+from millstream.sink import open_sink
 from tests.sink.test_faults import go_on_in
-postgres_server.IDLE = timedelta(seconds=2)
+millstream.sink.postgres_server.IDLE = timedelta(seconds=2)
 with open_sink(sys.argv[1]) as sink:
     go_on_in(sink, int(sys.argv[2]))
 """
