@@ -304,7 +304,7 @@ class Pipeline:
             if not unbounded:
                 refuse_endless(name, chain)
             view = View(name, relation.node, stored, emit, found, place, self.name, unbounded, refused, kept)
-        from millstream.kernel.typed import check_types  # Polars is loaded when there is something to check
+        from millstream.typecheck.inference import check_types  # Polars is loaded when there is something to check
 
         check_types([relation.node], chain)
         self.views[name] = view

@@ -12,8 +12,6 @@ from random import Random
 from typing import Any
 
 import polars as pl
-from tests.kernel.local import STAMP, hashable
-from tests.kernel.oracle import moment, stamp
 
 from millstream.kernel import segment
 from millstream.kernel.chunk import WEIGHT
@@ -21,6 +19,8 @@ from millstream.kernel.host import kernel_of
 from millstream.kernel.kernel import State
 from millstream.kernel.state import FOREVER, NEVER, Memory, Meta
 from millstream.plan.spec import Spec
+from tests.kernel.local import STAMP, hashable
+from tests.kernel.oracle import moment, stamp
 
 SECOND = 1_000_000
 Row = dict[str, Any]

@@ -22,10 +22,10 @@ from millstream.kernel import partial, segment
 from millstream.kernel.admit import Count
 from millstream.kernel.chunk import WEIGHT, Chunk, Kind, from_bytes
 from millstream.kernel.host import Held, Host, column_of
-from millstream.kernel.scalar import compile_scalar
 from millstream.kernel.state import FOREVER, Memory
 from millstream.plan.chain import SINK, Chain, Feed
 from millstream.plan.spec import JoinSpec
+from millstream.scalar.compile import compile_scalar
 
 _WINDOW = re.compile(r"timestamp_micros\(unix_micros\((\w+)\) - pmod\(unix_micros\(\w+\), (\d+)\)\)")
 STAMP = pl.Datetime("us", "UTC")

@@ -14,12 +14,11 @@ from decimal import Decimal, localcontext
 from fractions import Fraction
 from typing import Any
 
-from tests.kernel.local import Rec, hashable
-
 from millstream.kernel.state import FOREVER, NEVER
 from millstream.plan.chain import micros
 from millstream.plan.nodes import Aggregation, Source
 from millstream.plan.spec import Measure
+from tests.kernel.local import Rec, hashable
 
 Row = Mapping[str, Any]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

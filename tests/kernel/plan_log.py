@@ -13,14 +13,13 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
+from millstream.kernel.state import FOREVER
+from millstream.plan.chain import Chain, micros
+from millstream.plan.nodes import Source
 from tests.kernel import oracle
 from tests.kernel.local import Local, Rec, types_by_name
 from tests.kernel.plan_oracle import World
 from tests.kernel.shop import SECOND, TYPES
-
-from millstream.kernel.state import FOREVER
-from millstream.plan.chain import Chain, micros
-from millstream.plan.nodes import Source
 
 START = 1_700_000_000 * SECOND
 Log = list[tuple[str, Rec]]

@@ -11,12 +11,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.kernel import oracle, test_over
-from tests.kernel.local import hashable
-
 from millstream.kernel.state import FOREVER, NEVER
 from millstream.plan.nodes import Aggregation, Look, Ties
 from millstream.plan.spec import Order
+from tests.kernel import oracle, test_over
+from tests.kernel.local import hashable
 
 Row = dict[str, Any]
 Value = Callable[[Row], Any]

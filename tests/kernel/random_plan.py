@@ -9,16 +9,16 @@ from random import Random
 from typing import Any
 
 import polars as pl
-from tests.kernel import oracle
-from tests.kernel.local import STAMP, Local, Rec, hashable, types_by_name
 
 from millstream import Pipeline, Relation, rows, session, sliding, span, tumbling
 from millstream.errors import PlanError
-from millstream.kernel.scalar import compile_scalar
 from millstream.kernel.unpack import raw_schemas
 from millstream.plan.chain import Chain
 from millstream.plan.condition import kinds_of
 from millstream.plan.facts import event_time
+from millstream.scalar.compile import compile_scalar
+from tests.kernel import oracle
+from tests.kernel.local import STAMP, Local, Rec, hashable, types_by_name
 
 SECOND = 1_000_000
 TYPES: dict[str, dict[str, Any]] = {

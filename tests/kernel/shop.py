@@ -8,9 +8,9 @@ from random import Random
 from typing import Any
 
 import polars as pl
-from tests.kernel.local import STAMP
 
 from millstream.plan.nodes import Column, EventTime, Sequence, Source
+from tests.kernel.local import STAMP
 
 SECOND = 1_000_000
 TYPES: dict[str, dict[str, Any]] = {

@@ -12,8 +12,6 @@ import polars as pl
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from tests.kernel import oracle
-from tests.kernel.local import STAMP, Local, Rec
 
 from millstream.errors import PipelineError
 from millstream.kernel.admit import IGNORED
@@ -21,6 +19,8 @@ from millstream.kernel.state import FOREVER, NEVER
 from millstream.plan.chain import ViewPlan, build_chain
 from millstream.plan.nodes import Column, EventTime, Late, Source
 from millstream.plan.nodes import Sequence as Numbered
+from tests.kernel import oracle
+from tests.kernel.local import STAMP, Local, Rec
 
 SECOND = 1_000_000
 PARTITIONS = 2

@@ -12,9 +12,6 @@ import polars as pl
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from tests.kernel import oracle, test_interval
-from tests.kernel.local import Local, Rec, hashable, types_by_name
-from tests.kernel.test_interval import COUNTS, SECOND, SIZE, Row, chain_of, events, stream, table, windowed
 
 from millstream.plan.chain import Chain
 from millstream.plan.nodes import (
@@ -31,6 +28,9 @@ from millstream.plan.nodes import (
     Where,
     output_columns,
 )
+from tests.kernel import oracle, test_interval
+from tests.kernel.local import Local, Rec, hashable, types_by_name
+from tests.kernel.test_interval import COUNTS, SECOND, SIZE, Row, chain_of, events, stream, table, windowed
 
 few = settings(max_examples=3, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 seeds = given(seed=st.integers(0, (1 << 32) - 1))

@@ -12,11 +12,11 @@ import polars as pl
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from tests.kernel import oracle
-from tests.kernel.local import Local, Rec, hashable, retracting
 
 from millstream.plan.chain import Chain, ViewPlan, build_chain
 from millstream.plan.nodes import Aggregate, Aggregation, Column, Named, Source, Where
+from tests.kernel import oracle
+from tests.kernel.local import Local, Rec, hashable, retracting
 
 few = settings(max_examples=4, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 seeds = given(seed=st.integers(0, (1 << 32) - 1))

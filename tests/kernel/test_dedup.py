@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from tests.kernel import oracle
-from tests.kernel.alone import SECOND, TYPES, Alone, Row, Script, any_row
-from tests.kernel.test_top import grouped, values
 
 from millstream.kernel.state import FOREVER
 from millstream.plan.nodes import Emit
 from millstream.plan.spec import Deduplicate, Horizon, Order
+from tests.kernel import oracle
+from tests.kernel.alone import SECOND, TYPES, Alone, Row, Script, any_row
+from tests.kernel.test_top import grouped, values
 
 few = settings(max_examples=3, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 seeds = given(seed=st.integers(0, (1 << 32) - 1))

@@ -8,11 +8,11 @@ import polars as pl
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from tests.kernel.alone import TYPES, Alone, Row, any_row
 
 from millstream.kernel.first import promising
 from millstream.plan.nodes import Ties
 from millstream.plan.spec import Order, Top
+from tests.kernel.alone import TYPES, Alone, Row, any_row
 
 few = settings(max_examples=15, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 seeds = given(seed=st.integers(0, (1 << 32) - 1))

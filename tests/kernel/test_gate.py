@@ -1,7 +1,7 @@
 """Admission where records are read, against admission as a stage of its own: the same verdicts, counts and marks.
 
 Records come in batches and, within a batch, in pieces of any size. Some are left to Spark, heartbeats and malformed ones: what
-Spark would make of them is said by :mod:`millstream.testing.leftover`.
+Spark would make of them is said by :mod:`millstream.decode.leftovers`.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream import Pipeline, Record, tumbling
+from millstream.decode.decoder import Decoder, FeedDecoder
+from millstream.decode.leftovers import judge, to_records
 from millstream.kernel import partial
 from millstream.kernel.admit import Count
 from millstream.kernel.chunk import Chunk, Kind, from_bytes, read_mark, read_steps
-from millstream.kernel.decode import Decoder, FeedDecoder
 from millstream.kernel.host import Host
 from millstream.kernel.state import NEVER, Memory
 from millstream.log.heartbeat import PREFIX
 from millstream.plan.chain import ADMIT, SINK
 from millstream.runtime.begin import chain_of
-from millstream.testing.leftover import judge, to_records
 
 _SECOND = 1_000_000
 

@@ -12,8 +12,6 @@ import polars as pl
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from tests.kernel import oracle
-from tests.kernel.local import STAMP, Local, Rec, hashable, types_by_name
 
 from millstream.errors import PipelineError
 from millstream.kernel import join, segment
@@ -35,6 +33,8 @@ from millstream.plan.nodes import (
     Tumbling,
     output_columns,
 )
+from tests.kernel import oracle
+from tests.kernel.local import STAMP, Local, Rec, hashable, types_by_name
 
 few = settings(max_examples=3, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 seeds = given(seed=st.integers(0, (1 << 32) - 1))

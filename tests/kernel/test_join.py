@@ -13,8 +13,6 @@ import polars as pl
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from tests.kernel import oracle
-from tests.kernel.local import Local, Rec, hashable, types_by_name
 
 from millstream.errors import ExpressionFailed, PipelineError, PlanError
 from millstream.kernel import join
@@ -37,6 +35,8 @@ from millstream.plan.nodes import (
     output_columns,
 )
 from millstream.plan.spec import Top as TopSpec
+from tests.kernel import oracle
+from tests.kernel.local import Local, Rec, hashable, types_by_name
 
 few = settings(max_examples=4, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 seeds = given(seed=st.integers(0, (1 << 32) - 1))

@@ -16,16 +16,6 @@ from types import FunctionType
 from typing import Any
 
 import pytest
-from tests.kernel import (
-    test_admit,
-    test_asof,
-    test_changelog,
-    test_interval,
-    test_join,
-    test_partial,
-    test_reduce,
-    test_segment,
-)
 
 from millstream.errors import PipelineError
 from millstream.kernel import admit, chunk, host, integers, join, kernel, measures, segment
@@ -40,6 +30,16 @@ from millstream.kernel.partial import Adder
 from millstream.kernel.reduce import ReduceKernel
 from millstream.kernel.segment import Table
 from millstream.plan.nodes import Aggregation
+from tests.kernel import (
+    test_admit,
+    test_asof,
+    test_changelog,
+    test_interval,
+    test_join,
+    test_partial,
+    test_reduce,
+    test_segment,
+)
 
 SEEDS = 12
 

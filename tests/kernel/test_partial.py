@@ -10,8 +10,6 @@ import polars as pl
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from tests.kernel import oracle, test_reduce
-from tests.kernel.test_reduce import COLUMNS, SECOND, TYPES, aggregate_of, chain_of
 
 from millstream.kernel.chunk import WEIGHT, Kind, from_bytes, to_bytes
 from millstream.kernel.kernel import State
@@ -22,6 +20,8 @@ from millstream.kernel.send import send
 from millstream.kernel.state import NEVER, Memory, Meta
 from millstream.plan.nodes import WINDOW_COLUMNS, Aggregation, EventTime, Source
 from millstream.plan.spec import Measure, Reduce
+from tests.kernel import oracle, test_reduce
+from tests.kernel.test_reduce import COLUMNS, SECOND, TYPES, aggregate_of, chain_of
 
 few = settings(max_examples=15, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 seeds = given(seed=st.integers(0, (1 << 32) - 1))

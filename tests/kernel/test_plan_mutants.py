@@ -6,8 +6,6 @@ from functools import partial
 from random import Random
 
 import pytest
-from tests.kernel.test_mutants import Mutant, mutated
-from tests.kernel.test_plans import check
 
 from millstream.kernel import chunk
 from millstream.kernel.asof import AsOfJoinKernel
@@ -18,6 +16,8 @@ from millstream.kernel.join import TableJoinKernel
 from millstream.kernel.reduce import ReduceKernel
 from millstream.kernel.session import SessionKernel
 from millstream.plan import chain, facts, lay
+from tests.kernel.test_mutants import Mutant, mutated
+from tests.kernel.test_plans import check
 
 several = partial(check, few=True)
 windows = partial(check, windows=True)

@@ -17,11 +17,6 @@ import polars as pl
 import pytest
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
-from tests.kernel.local import Local, Rec, hashable
-from tests.kernel.oracle import stamp
-from tests.kernel.plan_log import START, Log, Shop, cut, feed, random_log, running, uneven
-from tests.kernel.plans import OPERATORS, Author, Plan
-from tests.kernel.shop import sizes, sources
 
 from millstream.errors import PipelineError
 from millstream.kernel import chunk, host
@@ -33,6 +28,11 @@ from millstream.plan import spec as specs
 from millstream.plan.chain import Chain, ViewPlan, build_chain
 from millstream.plan.facts import has_window, natural_key
 from millstream.plan.nodes import Emit, Join, Node, inputs_of
+from tests.kernel.local import Local, Rec, hashable
+from tests.kernel.oracle import stamp
+from tests.kernel.plan_log import START, Log, Shop, cut, feed, random_log, running, uneven
+from tests.kernel.plans import OPERATORS, Author, Plan
+from tests.kernel.shop import sizes, sources
 
 PLANS = int(os.environ.get("MILLSTREAM_PLANS", "40"))
 some = settings(max_examples=PLANS, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))

@@ -17,13 +17,13 @@ import polars as pl
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from tests.kernel import oracle
-from tests.kernel.local import STAMP, Local, Rec, retracting
 
 from millstream.errors import PipelineError
 from millstream.kernel import segment
 from millstream.plan.chain import Chain, ViewPlan, build_chain
 from millstream.plan.nodes import Aggregate, Aggregation, Column, EventTime, Late, Named, Source, Tumbling
+from tests.kernel import oracle
+from tests.kernel.local import STAMP, Local, Rec, retracting
 
 # A seed says all of an example, and a smaller seed is no smaller example: nothing to shrink.
 few = settings(max_examples=2, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))

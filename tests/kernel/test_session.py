@@ -9,15 +9,15 @@ from typing import Any, Literal
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from tests.kernel import oracle
-from tests.kernel.alone import SECOND, Alone, Row, Script, any_row
-from tests.kernel.local import hashable
 
 from millstream.errors import PipelineError
 from millstream.kernel import keyed
 from millstream.kernel.state import FOREVER
 from millstream.plan.nodes import Emit
 from millstream.plan.spec import Measure, Session
+from tests.kernel import oracle
+from tests.kernel.alone import SECOND, Alone, Row, Script, any_row
+from tests.kernel.local import hashable
 
 few = settings(max_examples=3, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 seeds = given(seed=st.integers(0, (1 << 32) - 1))

@@ -15,9 +15,6 @@ import polars as pl
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from tests.kernel.alone import SECOND, TYPES, Alone, Change, Row, Script
-from tests.kernel.local import STAMP
-from tests.kernel.oracle import moment, stamp
 
 from millstream import Pipeline, Relation, rows, session, sliding, tumbling
 from millstream.errors import MachineError, PipelineError, PlanError
@@ -26,6 +23,9 @@ from millstream.kernel.state import FOREVER, Meta
 from millstream.plan.explain import explain
 from millstream.plan.nodes import Emit
 from millstream.plan.spec import Measure, Reduce, Session
+from tests.kernel.alone import SECOND, TYPES, Alone, Change, Row, Script
+from tests.kernel.local import STAMP
+from tests.kernel.oracle import moment, stamp
 
 few = settings(max_examples=5, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 seeds = given(seed=st.integers(0, (1 << 32) - 1))

@@ -16,8 +16,6 @@ from typing import Any
 
 import polars as pl
 import pytest
-from tests.kernel import oracle
-from tests.kernel.local import STAMP, Local, Rec, types_by_name
 
 from millstream.errors import PipelineError
 from millstream.kernel import chunk, join, segment
@@ -32,6 +30,8 @@ from millstream.plan.facts import natural_key
 from millstream.plan.nodes import Column, EventTime, Source
 from millstream.plan.relation import Relation
 from millstream.plan.window import session, tumbling
+from tests.kernel import oracle
+from tests.kernel.local import STAMP, Local, Rec, types_by_name
 
 SECOND = 1_000_000
 TYPES: dict[str, Any] = {

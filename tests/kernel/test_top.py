@@ -10,9 +10,6 @@ import polars as pl
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from tests.kernel import oracle
-from tests.kernel.alone import SECOND, TYPES, Alone, Row, Script, any_row
-from tests.kernel.local import hashable
 
 from millstream.kernel import segment
 from millstream.kernel.chunk import WEIGHT
@@ -21,6 +18,9 @@ from millstream.kernel.segment import place as place_of
 from millstream.kernel.state import NEVER, Meta
 from millstream.plan.nodes import Ties
 from millstream.plan.spec import Horizon, Order, Top
+from tests.kernel import oracle
+from tests.kernel.alone import SECOND, TYPES, Alone, Row, Script, any_row
+from tests.kernel.local import hashable
 
 few = settings(max_examples=3, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 seeds = given(seed=st.integers(0, (1 << 32) - 1))

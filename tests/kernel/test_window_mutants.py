@@ -6,9 +6,6 @@ from functools import partial
 from random import Random
 
 import pytest
-from tests.kernel import test_dedup, test_final, test_first, test_over, test_session, test_top, test_windows
-from tests.kernel.alone import SECOND
-from tests.kernel.test_mutants import Mutant, mutated
 
 from millstream.kernel import exact, first, frame, keyed, measures, top, windows
 from millstream.kernel import partial as partial_sums
@@ -23,6 +20,9 @@ from millstream.kernel.through import PassKernel
 from millstream.kernel.top import Ranks, TopKernel
 from millstream.plan.nodes import Frame
 from millstream.plan.spec import Order
+from tests.kernel import test_dedup, test_final, test_first, test_over, test_session, test_top, test_windows
+from tests.kernel.alone import SECOND
+from tests.kernel.test_mutants import Mutant, mutated
 
 SEEDS = 25
 LATE = 45 * SECOND

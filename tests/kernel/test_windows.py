@@ -12,6 +12,14 @@ import polars as pl
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+
+from millstream.errors import PlanError
+from millstream.kernel.state import FOREVER
+from millstream.kernel.unpack import raw_schemas
+from millstream.plan.chain import Chain, ViewPlan, build_chain
+from millstream.plan.nodes import Aggregation, Column, Emit, How, Late, Source
+from millstream.plan.relation import Relation, natural_key
+from millstream.plan.window import hopping, rows, session, sliding, span, tumbling
 from tests.kernel import oracle, test_session
 from tests.kernel.local import STAMP, Local, Rec, hashable, types_by_name
 from tests.kernel.test_reduce import (
@@ -27,14 +35,6 @@ from tests.kernel.test_reduce import (
     row,
     windowed_source,
 )  # fmt: skip
-
-from millstream.errors import PlanError
-from millstream.kernel.state import FOREVER
-from millstream.kernel.unpack import raw_schemas
-from millstream.plan.chain import Chain, ViewPlan, build_chain
-from millstream.plan.nodes import Aggregation, Column, Emit, How, Late, Source
-from millstream.plan.relation import Relation, natural_key
-from millstream.plan.window import hopping, rows, session, sliding, span, tumbling
 
 few = settings(max_examples=3, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 seeds = given(seed=st.integers(0, (1 << 32) - 1))

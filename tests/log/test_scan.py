@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from millstream.decode.json_lines import Joined
 from millstream.errors import BadEvent, OffsetOutOfRange
 from millstream.event import Event
-from millstream.kernel.joined import Joined
 from millstream.log.contract import TopicSettings
 from millstream.log.lag import stored
 from millstream.log.scan import Part, records_within, scan_rows, scan_values

@@ -9,12 +9,12 @@ import polars as pl
 import pytest
 
 from millstream import Pipeline, Relation, tumbling
-from millstream.kernel.scalar import compile_scalar
 from millstream.plan import chain as chains
 from millstream.plan.chain import Chain, ViewPlan, build_chain
 from millstream.plan.condition import Kinds, is_safe, kinds_of, parts
 from millstream.plan.nodes import Join, Node, Where, inputs_of
 from millstream.plan.push import pushed
+from millstream.scalar.compile import compile_scalar
 from tests.kernel import oracle
 from tests.kernel.local import Rec
 from tests.kernel.random_plan import SECOND, Run, condition, random_records, random_relation, renumbered, sources

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from millstream import Pipeline
-from millstream.kernel.decode import Decoder, FeedDecoder, Records
+from millstream.decode.decoder import Decoder, FeedDecoder, Records
 from millstream.kernel.host import Host, column_of
 from millstream.plan.chain import Chain
 from millstream.runtime.begin import chain_of

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from millstream.kernel.scalar import compile_scalar, select_once
+from millstream.scalar.compile import compile_scalar, select_once
 
 ROWS = 120
 NAMES = {

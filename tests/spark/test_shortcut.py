@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream import Pipeline
+from millstream.decode.decoder import Decoder, Records
 from millstream.errors import ConfigError
-from millstream.kernel.decode import Decoder, Records
 from millstream.kernel.host import Host
 from millstream.runtime.begin import chain_of
 from millstream.spark.shortcut import RAW, rows_of, shorten_batch, to_file

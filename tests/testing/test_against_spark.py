@@ -15,9 +15,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from millstream import Event, Pipeline, hopping, session, tumbling
+from millstream.decode.decoder import Decoder, FeedDecoder
+from millstream.decode.leftovers import judge, to_records
 from millstream.errors import NeedsSpark
 from millstream.event import Record
-from millstream.kernel.decode import Decoder, FeedDecoder
 from millstream.kernel.host import Host, column_of
 from millstream.runtime.begin import chain_of
 from millstream.runtime.run import run
@@ -25,7 +26,6 @@ from millstream.sink import open_store
 from millstream.spark.lower import decode
 from millstream.spark.records import COLUMNS
 from millstream.testing import Trial
-from millstream.testing.leftover import judge, to_records
 from tests.spark.test_decode_oracle import EPOCH, SCHEMA, WHOLE, some_records
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)

@@ -7,8 +7,8 @@ from functools import cache
 import polars as pl
 
 from millstream.errors import NeedsSpark
-from millstream.kernel.scalar import Scalar, compile_scalar
 from millstream.plan.chain import Output
+from millstream.scalar.compile import Scalar, compile_scalar
 
 
 def finish_alone(output: Output, frame: pl.DataFrame, *, utc: bool) -> pl.DataFrame:

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from millstream.kernel.typed import check_types
 from millstream.kernel.unpack import raw_schemas
 from millstream.pipeline import Pipeline
 from millstream.plan.chain import Chain, ViewPlan, build_chain
@@ -16,6 +15,7 @@ from millstream.runtime.delivery import target_of
 from millstream.sink import Target
 from millstream.spark.session import SETTINGS, is_one_process, require, spark_session
 from millstream.spark.ship import ship
+from millstream.typecheck.inference import check_types
 
 if TYPE_CHECKING:
     import polars as pl

@@ -224,7 +224,7 @@ class _Here:
 
 
 def _local(name: str, chain: Any, partitions: dict[str, int]) -> Any:
-    from millstream.testing.local import Local
+    from millstream.local.batch import Local
 
     return Local(name, chain, partitions)
 

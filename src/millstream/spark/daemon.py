@@ -17,7 +17,8 @@ import pyspark.worker
 from pyspark.sql.streaming import stateful_processor_util  # noqa: F401
 from pyspark.sql.streaming.proto import StateMessage_pb2  # noqa: F401
 
-from millstream.kernel import decode, host  # noqa: F401
+from millstream.decode import decoder  # noqa: F401
+from millstream.kernel import host  # noqa: F401
 from millstream.spark import source, stateful  # noqa: F401
 
 _worker = pyspark.daemon.worker

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from millstream.decode.decoder import Decoder
     from millstream.kernel.admit import Gate
-    from millstream.kernel.decode import Decoder
     from millstream.log.kafka import KafkaLog
 
 CHUNK = 20_000

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamReader
 
-    from millstream.kernel.decode import Decoder
+    from millstream.decode.decoder import Decoder
 
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "append_time")
 

@@ -1,4 +1,4 @@
-"""The shortcut from records to chunks: what :mod:`millstream.kernel.decode` can decode never becomes rows in the JVM.
+"""The shortcut from records to chunks: what :mod:`millstream.decode.decoder` can decode never becomes rows in the JVM.
 
 A frame with the shortcut has two kinds of rows: chunks, in the columns of :data:`CHUNK`, and records that are left for Spark
 to decode, in those of :data:`~millstream.spark.records.COLUMNS`. Each row has nulls in the other's columns. Our own
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from pyspark.sql import DataFrame, SparkSession
 
+    from millstream.decode.decoder import Decoder, Records
     from millstream.kernel.admit import Gate
     from millstream.kernel.chunk import Chunk
-    from millstream.kernel.decode import Decoder, Records
     from millstream.kernel.host import Host
     from millstream.log.scan import Values
 
@@ -57,7 +57,7 @@ DDL = (
 
 def decoder_for(spark: SparkSession, host: Host) -> Decoder | None:
     """The decoder of a chain, if there is a topic that it can decode, or that is admitted where it is read."""
-    from millstream.kernel.decode import Decoder
+    from millstream.decode.decoder import Decoder
 
     decoder = Decoder(host, utc=spark.conf.get("spark.sql.session.timeZone") in _UTC)
     return decoder if decoder.useful or host.chain.early else None
@@ -112,8 +112,8 @@ def rows_of(decoder: Decoder, chunks: list[Chunk]) -> Iterator[pa.RecordBatch]:
 
 def records_of(values: Values) -> Records:
     """What a decoder takes, where keys and timestamps do not matter."""
-    from millstream.kernel.decode import Records
-    from millstream.kernel.joined import Joined
+    from millstream.decode.decoder import Records
+    from millstream.decode.json_lines import Joined
 
     return Records(values.offsets, None, values.appended * 1000, None, Joined(values.joined, values.lengths))
 
@@ -125,7 +125,7 @@ def shorten_batch(
     raw: Callable[[npt.NDArray[np.bool_]], pa.RecordBatch] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The same for records of one partition in an Arrow batch, which holds those that are left, too, unless there is ``raw``."""
-    from millstream.kernel.decode import Records
+    from millstream.decode.decoder import Records
 
     def micros(name: str) -> npt.NDArray[np.int64]:
         return batch.column(name).cast(pa.int64()).to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
@@ -144,7 +144,7 @@ def shorten_batch(
 
 def _values(column: pa.Array) -> Sequence[bytes | None]:
     """Values as a decoder takes them: in one piece where there is one for each record."""
-    from millstream.kernel.joined import Joined
+    from millstream.decode.json_lines import Joined
 
     if column.null_count or column.nbytes > _PIECE:
         return column.to_pylist()  # type: ignore[no-any-return]

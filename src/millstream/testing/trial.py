@@ -1,6 +1,6 @@
 """A trial of a pipeline: feed rows, let time go on, crash, look at the views. No broker, no Spark, milliseconds.
 
-What runs is :mod:`millstream.testing.engine`: the log, chain, admission, kernels and sinks of a real run, in a folder that goes
+What runs is :mod:`millstream.local.engine`: the log, chain, admission, kernels and sinks of a real run, in a folder that goes
 when the trial ends. Time is the trial's own: it stands at the newest event so far, and goes on only by what is fed and said.
 """
 
@@ -24,6 +24,7 @@ from millstream.errors import PipelineError
 from millstream.event import Event, to_millis
 from millstream.failpoint import armed
 from millstream.load import load_pipeline
+from millstream.local.engine import Engine
 from millstream.pipeline import Pipeline
 from millstream.plan import expression
 from millstream.plan.chain import Output
@@ -32,7 +33,6 @@ from millstream.plan.schema import parse_duration
 from millstream.runtime.heartbeat import append_heartbeat
 from millstream.sink import open_store
 from millstream.sink.contract import COUNTED
-from millstream.testing.engine import Engine
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -17,9 +17,11 @@ from millstream.bench import Result
 from millstream.bench.nexmark.data import fill, read_folder, write_folder
 from millstream.bench.nexmark.queries import fill_side, pipeline_of
 from millstream.bench.nexmark.run import Place, Say, timed
+from millstream.decode.decoder import FeedDecoder
+from millstream.decode.leftovers import to_records
 from millstream.kernel.chunk import Chunk
-from millstream.kernel.decode import FeedDecoder
 from millstream.kernel.state import Memory
+from millstream.local.batch import Local
 from millstream.log.scan import Part, scan_values
 from millstream.log.sqlite import SqliteLog
 from millstream.pipeline import Pipeline
@@ -27,8 +29,6 @@ from millstream.runtime.begin import as_it_runs, chain_of
 from millstream.spark.engine import CHUNK
 from millstream.spark.session import spark_session
 from millstream.spark.shortcut import records_of
-from millstream.testing.leftover import to_records
-from millstream.testing.local import Local
 
 STAGES = ("read", "decode", "send", "kernels")
 _TICKS = os.sysconf("SC_CLK_TCK")

@@ -4,7 +4,7 @@ Spark's ``from_json`` and Spark SQL define what a record means; this is a shortc
 strict JSON of plain types says it all and every expression of the feed is one that Polars computes alike. What is left (another
 form of time, a number where text was declared, an overflow, a heartbeat, a tombstone) goes to Spark, record by record,
 and Spark decides. No record can shift another's columns: many are decoded in one call only where each is surely one document
-(:mod:`millstream.kernel.joined`), else each by itself.
+(:mod:`millstream.decode.json_lines`), else each by itself.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from millstream.decode.json_lines import Joined
+from millstream.decode.timestamps import STAMP, read_dates, read_stamps
 from millstream.kernel.admit import Gate
 from millstream.kernel.chunk import Chunk
 from millstream.kernel.host import COLUMNS, Host, is_used
-from millstream.kernel.joined import Joined
-from millstream.kernel.scalar import Scalar, compile_scalar, guarded, select_once
-from millstream.kernel.stamps import STAMP, read_dates, read_stamps
 from millstream.kernel.state import NEVER
 from millstream.log.heartbeat import PREFIX, read_heartbeat
 from millstream.plan.chain import Feed
 from millstream.plan.narrow import narrowed
 from millstream.plan.nodes import Column
 from millstream.plan.schema import fields_of
+from millstream.scalar.compile import Scalar, compile_scalar, guarded, select_once
 
 Booleans = npt.NDArray[np.bool_]
 

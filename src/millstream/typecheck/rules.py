@@ -7,7 +7,7 @@ from functools import reduce
 
 import polars as pl
 
-from millstream.kernel.dtypes import DATE, DOUBLE, INTEGERS, TIMESTAMP, Refused, wider
+from millstream.scalar.types import DATE, DOUBLE, INTEGERS, TIMESTAMP, Refused, wider
 
 _KEY, _VALUE, _VARIANT = "\1key", "\1value", "\1variant"
 """Fields that nobody can declare: Polars has neither maps nor variants, so here they are structs of these."""

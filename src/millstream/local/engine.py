@@ -18,6 +18,7 @@ import msgspec
 
 from millstream.failpoint import failpoint
 from millstream.kernel.state import Memory
+from millstream.local.batch import Local
 from millstream.log.sqlite import SqliteLog
 from millstream.pipeline import Pipeline
 from millstream.plan.chain import Chain, ViewPlan, build_chain
@@ -26,7 +27,6 @@ from millstream.runtime.checkpoint import open_checkpoint
 from millstream.runtime.delivery import Delivery, Position
 from millstream.runtime.heartbeat import Heartbeats
 from millstream.sink import open_sink
-from millstream.testing.local import Local
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

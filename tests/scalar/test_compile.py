@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from millstream.kernel.scalar import Scalar, compile_scalar
+from millstream.scalar.compile import Scalar, compile_scalar
 
 # A busy machine is not a failure.
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

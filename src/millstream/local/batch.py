@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING
 import polars as pl
 import pyarrow as pa
 
+from millstream.decode.decoder import Decoder, FeedDecoder
+from millstream.decode.leftovers import judge, to_records
 from millstream.errors import NeedsSpark
 from millstream.event import Record
 from millstream.kernel.chunk import Chunk
-from millstream.kernel.decode import Decoder, FeedDecoder
 from millstream.kernel.host import Host
 from millstream.kernel.state import Memory
-from millstream.kernel.typed import check_types
 from millstream.kernel.unpack import raw_schemas
 from millstream.log import Log
 from millstream.plan.chain import Chain
 from millstream.runtime.analysed import analysed
 from millstream.runtime.delivery import target_of
-from millstream.testing.leftover import judge, to_records
+from millstream.typecheck.inference import check_types
 from millstream.view import View
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import polars as pl
 
-from millstream.kernel.dtypes import BOOLEAN, BOUNDS, INTEGERS, TEXT, Refused, need
-from millstream.kernel.regex import LINES, Pattern, translate
-from millstream.kernel.term import Term, any_of
+from millstream.scalar.regex import LINES, Pattern, translate
+from millstream.scalar.term import Term, any_of
+from millstream.scalar.types import BOOLEAN, BOUNDS, INTEGERS, TEXT, Refused, need
 
 _SPECIAL = re.compile(r"[\\^$.|?*+()\[\]{}]")
 _ALONE = re.compile(r"\[([^\[\]^\\&-])\]")  # a class of one character is how that is written without an escape

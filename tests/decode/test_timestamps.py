@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millstream.kernel import stamps
-from millstream.kernel.stamps import read_stamps
+from millstream.decode import timestamps
+from millstream.decode.timestamps import read_stamps
 
 FORMS = ["%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S.%f+00:00", "%Y-%m-%dT%H:%M:%S.%f"]
 ODD = [
@@ -55,7 +55,7 @@ def test_every_day_is_that_of_the_calendar() -> None:
     days = [datetime(1900, 1, 1, 12, 34, 56, 789_000, UTC) + timedelta(number) for number in range(73_049)]
     texts = [day.isoformat(timespec="milliseconds") for day in days]
     assert days[-1].year == 2099
-    grid = stamps._grid(texts, stamps._TIME)
+    grid = timestamps._grid(texts, timestamps._TIME)
     assert grid is not None, "all have one form"
     assert grid[1].all()
     assert read_stamps(texts, utc=False).to_list() == days

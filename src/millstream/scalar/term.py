@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from millstream.kernel.dtypes import (
+from millstream.scalar.types import (
     BOOLEAN,
     BOUNDS,
     DOUBLE,

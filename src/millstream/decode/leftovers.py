@@ -16,10 +16,10 @@ import msgspec
 import numpy as np
 import polars as pl
 
+from millstream.decode.decoder import FeedDecoder, Records
 from millstream.errors import NeedsSpark
 from millstream.event import Record
 from millstream.kernel.admit import beat_of
-from millstream.kernel.decode import FeedDecoder, Records
 from millstream.log.heartbeat import read_heartbeat
 from millstream.plan import expression
 from millstream.plan.narrow import narrowed

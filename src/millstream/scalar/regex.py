@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from millstream.kernel.dtypes import need
+from millstream.scalar.types import need
 
 LINES = r"[\n\r\x{85}\x{2028}\x{2029}]"
 """What ends a line in Java, as Rust writes it."""

@@ -11,7 +11,23 @@ from datetime import date
 
 import polars as pl
 
-from millstream.kernel.dtypes import (
+from millstream.scalar.term import (
+    Term,
+    absolute,
+    any_of,
+    arithmetic,
+    choose,
+    coalesce,
+    compare,
+    is_state,
+    literal,
+    modulo,
+    negation,
+    widen,
+)
+from millstream.scalar.text import element, of_text
+from millstream.scalar.time import INTERVAL, day, from_epoch, of_time, shift
+from millstream.scalar.types import (
     BOOLEAN,
     BOUNDS,
     DATE,
@@ -26,22 +42,6 @@ from millstream.kernel.dtypes import (
     is_ordered,
     need,
 )
-from millstream.kernel.term import (
-    Term,
-    absolute,
-    any_of,
-    arithmetic,
-    choose,
-    coalesce,
-    compare,
-    is_state,
-    literal,
-    modulo,
-    negation,
-    widen,
-)
-from millstream.kernel.texts import element, of_text
-from millstream.kernel.times import INTERVAL, day, from_epoch, of_time, shift
 
 TYPES: dict[str, pl.DataType] = {
     "boolean": BOOLEAN, "tinyint": pl.Int8(), "byte": pl.Int8(), "smallint": pl.Int16(), "short": pl.Int16(),

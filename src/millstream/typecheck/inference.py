@@ -11,13 +11,11 @@ from typing import TypeAlias
 
 import polars as pl
 
+from millstream.decode.decoder import META
+from millstream.decode.timestamps import STAMP
 from millstream.errors import PlanError
-from millstream.kernel.decode import META
-from millstream.kernel.fit import ANY_MAP, MAKES_MAP, VARIANT, incomparable, map_of, refusal, say, widest
 from millstream.kernel.groups import type_of
 from millstream.kernel.host import input_frames
-from millstream.kernel.scalar import compile_scalar
-from millstream.kernel.stamps import STAMP
 from millstream.plan import expression
 from millstream.plan.chain import Chain, Feed
 from millstream.plan.facts import has_aggregate
@@ -47,6 +45,8 @@ from millstream.plan.nodes import (
 from millstream.plan.place import placed
 from millstream.plan.schema import fields_of, inner_of
 from millstream.plan.texts import texts_of
+from millstream.scalar.compile import compile_scalar
+from millstream.typecheck.rules import ANY_MAP, MAKES_MAP, VARIANT, incomparable, map_of, refusal, say, widest
 
 Types: TypeAlias = Mapping[str, pl.DataType]
 Said: TypeAlias = Mapping[tuple[Node, str], pl.DataType]

@@ -1,7 +1,7 @@
 """Scalar Spark SQL as Polars computes it: a subset of Spark's expressions, each exactly as Spark has it or not at all.
 
-In the subset are columns and literals; arithmetic, comparisons and conditions (``kernel/term.py``); casts and functions
-(``kernel/functions.py``); CASE. A row where Spark may fail, or where the two may differ, is *unsure*, and whoever asks
+In the subset are columns and literals; arithmetic, comparisons and conditions (``scalar/term.py``); casts and functions
+(``scalar/functions.py``); CASE. A row where Spark may fail, or where the two may differ, is *unsure*, and whoever asks
 gives it to Spark. For any other text :func:`compile_scalar` answers None.
 
 Sqlglot cuts the text into tokens. How they hang together is read here, level by level as in Spark's grammar, because
@@ -18,9 +18,9 @@ from functools import reduce
 import polars as pl
 from sqlglot import Token, TokenError, TokenType
 
-from millstream.kernel.dtypes import BOOLEAN, BOUNDS, DATE, DOUBLE, LONG, NULL, TEXT, Refused, need
-from millstream.kernel.functions import TYPES, call, cast, concat, operate
-from millstream.kernel.term import (
+from millstream.plan.schema import tokens_of
+from millstream.scalar.functions import TYPES, call, cast, concat, operate
+from millstream.scalar.term import (
     COMPARISONS,
     Term,
     among,
@@ -39,9 +39,9 @@ from millstream.kernel.term import (
     negative,
     widen,
 )
-from millstream.kernel.texts import element, like, matches
-from millstream.kernel.times import INTERVAL, STEPS, interval
-from millstream.plan.schema import tokens_of
+from millstream.scalar.text import element, like, matches
+from millstream.scalar.time import INTERVAL, STEPS, interval
+from millstream.scalar.types import BOOLEAN, BOUNDS, DATE, DOUBLE, LONG, NULL, TEXT, Refused, need
 
 # Comments, escapes and ${variables} are where readers of SQL differ.
 _UNREADABLE = ("--", "/*", "\\", "${")

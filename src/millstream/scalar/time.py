@@ -11,8 +11,8 @@ from itertools import groupby
 
 import polars as pl
 
-from millstream.kernel.dtypes import BOUNDS, DATE, INTEGERS, LONG, TEXT, TIMESTAMP, Refused, need
-from millstream.kernel.term import Term, any_of, arithmetic, literal, widen
+from millstream.scalar.term import Term, any_of, arithmetic, literal, widen
+from millstream.scalar.types import BOUNDS, DATE, INTEGERS, LONG, TEXT, TIMESTAMP, Refused, need
 
 INTERVAL = pl.Duration("us")
 """The type of a span of time, of which there are literals only."""

@@ -12,10 +12,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from millstream import Clock, Pipeline
+from millstream.decode.decoder import Decoder, Records
+from millstream.decode.json_lines import Joined
 from millstream.kernel.chunk import Kind, from_bytes
-from millstream.kernel.decode import Decoder, Records
 from millstream.kernel.host import Host
-from millstream.kernel.joined import Joined
 from millstream.plan.chain import ADMIT
 from millstream.runtime.begin import chain_of
 

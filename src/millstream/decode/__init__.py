@@ -1,0 +1,1 @@
+"""Records become rows where they are read, without a JVM, where that is certain to give what Spark gives."""

@@ -1,0 +1,1 @@
+"""Scalar Spark SQL compiled to Polars: each expression exactly as Spark has it, or not at all."""
