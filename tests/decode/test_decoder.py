@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from millstream import Clock, Pipeline
 from millstream.decode.decoder import Decoder, Records
 from millstream.decode.json_lines import Joined
-from millstream.kernel.chunk import Kind, from_bytes
+from millstream.kernel.exchange.chunk import Kind, from_bytes
 from millstream.kernel.host import Host
 from millstream.plan.chain import ADMIT
 from millstream.runtime.begin import chain_of

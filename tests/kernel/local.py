@@ -18,11 +18,12 @@ import msgspec
 import polars as pl
 import pyarrow as pa
 
-from millstream.kernel import partial, segment
-from millstream.kernel.admit import Count
-from millstream.kernel.chunk import WEIGHT, Chunk, Kind, from_bytes
+from millstream.kernel.admission import Count
+from millstream.kernel.aggregates import preaggregate
+from millstream.kernel.exchange.chunk import WEIGHT, Chunk, Kind, from_bytes
 from millstream.kernel.host import Held, Host, column_of
-from millstream.kernel.state import FOREVER, Memory
+from millstream.kernel.state import segments
+from millstream.kernel.state.store import FOREVER, Memory
 from millstream.plan.chain import SINK, Chain, Feed
 from millstream.plan.spec import JoinSpec
 from millstream.scalar.compile import compile_scalar
@@ -71,12 +72,12 @@ class Local:
 
     def batch(self, records: Sequence[Rec]) -> None:
         """Run one micro-batch."""
-        usual = segment.LIMIT, partial.SHARE
-        segment.LIMIT, partial.SHARE = self.limit, self.shuffled.choice((0, usual[1], math.inf))
+        usual = segments.LIMIT, preaggregate.SHARE
+        segments.LIMIT, preaggregate.SHARE = self.limit, self.shuffled.choice((0, usual[1], math.inf))
         try:
             self._batch(records)
         finally:
-            segment.LIMIT, partial.SHARE = usual
+            segments.LIMIT, preaggregate.SHARE = usual
 
     def _batch(self, records: Sequence[Rec]) -> None:
         chunks: list[Chunk] = []

@@ -14,7 +14,7 @@ from decimal import Decimal, localcontext
 from fractions import Fraction
 from typing import Any
 
-from millstream.kernel.state import FOREVER, NEVER
+from millstream.kernel.state.store import FOREVER, NEVER
 from millstream.plan.chain import micros
 from millstream.plan.nodes import Aggregation, Source
 from millstream.plan.spec import Measure

@@ -13,7 +13,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from millstream.kernel.state import FOREVER
+from millstream.kernel.state.store import FOREVER
 from millstream.plan.chain import Chain, micros
 from millstream.plan.nodes import Source
 from tests.kernel import oracle

@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from millstream.kernel.state import FOREVER, NEVER
+from millstream.kernel.state.store import FOREVER, NEVER
 from millstream.plan.nodes import Aggregation, Look, Ties
 from millstream.plan.spec import Order
-from tests.kernel import oracle, test_over
+from tests.kernel import oracle
 from tests.kernel.local import hashable
+from tests.kernel.operators import test_over
 
 Row = dict[str, Any]
 Value = Callable[[Row], Any]

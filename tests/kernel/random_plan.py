@@ -12,7 +12,7 @@ import polars as pl
 
 from millstream import Pipeline, Relation, rows, session, sliding, span, tumbling
 from millstream.errors import PlanError
-from millstream.kernel.unpack import raw_schemas
+from millstream.kernel.exchange.collect import raw_schemas
 from millstream.plan.chain import Chain
 from millstream.plan.condition import kinds_of
 from millstream.plan.facts import event_time

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from millstream.plan.spec import Hold, Horizon, Order, Top
 from tests.kernel.alone import SECOND, TYPES, Alone, Row, Script, any_row
 from tests.kernel.local import STAMP, hashable
+from tests.kernel.operators.test_top import first, grouped
 from tests.kernel.oracle import moment, stamp
-from tests.kernel.test_top import first, grouped
 
 few = settings(max_examples=10, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 seeds = given(seed=st.integers(0, (1 << 32) - 1))

@@ -20,11 +20,11 @@ from hypothesis import strategies as st
 from millstream import Pipeline, Record, tumbling
 from millstream.decode.decoder import Decoder, FeedDecoder
 from millstream.decode.leftovers import judge, to_records
-from millstream.kernel import partial
-from millstream.kernel.admit import Count
-from millstream.kernel.chunk import Chunk, Kind, from_bytes, read_mark, read_steps
+from millstream.kernel.admission import Count
+from millstream.kernel.aggregates import preaggregate
+from millstream.kernel.exchange.chunk import Chunk, Kind, from_bytes, read_mark, read_steps
 from millstream.kernel.host import Host
-from millstream.kernel.state import NEVER, Memory
+from millstream.kernel.state.store import NEVER, Memory
 from millstream.log.heartbeat import PREFIX
 from millstream.plan.chain import ADMIT, SINK
 from millstream.runtime.begin import chain_of
@@ -136,7 +136,7 @@ def facts(chunks: list[Chunk]) -> dict[str, Any]:
 @given(pieces())
 def test_records_are_judged_alike_where_they_are_read_and_in_a_stage(batches: list[list[list[Record]]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(partial, "SHARE", 0)  # rows that are cut otherwise have other sums
+        patch.setattr(preaggregate, "SHARE", 0)  # rows that are cut otherwise have other sums
         for early, late in zip(gated(batches), staged(batches), strict=True):
             assert facts(early) == facts(late)
 

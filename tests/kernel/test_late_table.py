@@ -16,13 +16,13 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from millstream.kernel.state import FOREVER, NEVER
+from millstream.kernel.state.store import FOREVER, NEVER
 from millstream.plan.chain import Chain, micros
 from millstream.plan.nodes import Deduplicate, Equality, Join, Node, output_columns, sources_of
 from tests.kernel import oracle
 from tests.kernel.local import Local, Rec, hashable, types_by_name
-from tests.kernel.test_asof import IDS, TYPES, USERS
-from tests.kernel.test_interval import KEYS, SECOND, Row, chain_of, pairs, stream, table
+from tests.kernel.operators.test_asof_join import IDS, TYPES, USERS
+from tests.kernel.operators.test_interval_join import KEYS, SECOND, Row, chain_of, pairs, stream, table
 
 some = settings(max_examples=8, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 seeds = given(seed=st.integers(0, (1 << 32) - 1))

@@ -18,57 +18,55 @@ from typing import Any
 import pytest
 
 from millstream.errors import PipelineError
-from millstream.kernel import admit, chunk, host, integers, join, kernel, measures, segment
-from millstream.kernel import partial as partial_sums
-from millstream.kernel.asof import AsOfJoinKernel
-from millstream.kernel.changelog import ChangelogKernel
+from millstream.kernel import admission, host, kernel
+from millstream.kernel.aggregates import accumulators, sum_integer
+from millstream.kernel.aggregates import preaggregate as partial_sums
+from millstream.kernel.aggregates.accumulators import Linear
+from millstream.kernel.aggregates.preaggregate import Adder
+from millstream.kernel.exchange import chunk
 from millstream.kernel.host import Host
-from millstream.kernel.interval import IntervalJoinKernel
-from millstream.kernel.join import TableJoinKernel
-from millstream.kernel.measures import Linear
-from millstream.kernel.partial import Adder
-from millstream.kernel.reduce import ReduceKernel
-from millstream.kernel.segment import Table
+from millstream.kernel.operators import join
+from millstream.kernel.operators.aggregate import ReduceKernel
+from millstream.kernel.operators.asof_join import AsOfJoinKernel
+from millstream.kernel.operators.changelog import ChangelogKernel
+from millstream.kernel.operators.interval_join import IntervalJoinKernel
+from millstream.kernel.operators.join import TableJoinKernel
+from millstream.kernel.state import segments
+from millstream.kernel.state.segments import Table
 from millstream.plan.nodes import Aggregation
-from tests.kernel import (
-    test_admit,
-    test_asof,
-    test_changelog,
-    test_interval,
-    test_join,
-    test_partial,
-    test_reduce,
-    test_segment,
-)
+from tests.kernel import test_admission
+from tests.kernel.aggregates import test_preaggregate
+from tests.kernel.operators import test_aggregate, test_asof_join, test_changelog, test_interval_join, test_join
+from tests.kernel.state import test_segments
 
 SEEDS = 12
 
-verdicts = test_admit.check_verdicts
+verdicts = test_admission.check_verdicts
 routed = partial(verdicts, late="route")
 corrected = partial(verdicts, late="correct")
 upserts = test_changelog.check_table
-places = test_segment.check_place
-expiry = test_segment.check_expiry
-windows = test_reduce.check_windows
+places = test_segments.check_place
+expiry = test_segments.check_expiry
+windows = test_aggregate.check_windows
 amended = partial(windows, late="correct")
 tables = partial(test_join.check, how="inner")
-near = partial(test_interval.check, how="inner")
+near = partial(test_interval_join.check, how="inner")
 pairs_only = partial(near, windows=False)
-then = test_asof.check
-endless = test_asof.check_endless
+then = test_asof_join.check
+endless = test_asof_join.check_endless
 
 
 def groups(*names: str, **options: Any) -> Callable[[Random], None]:
     """The check of groups with these aggregates of the usual ones."""
-    chosen = tuple(each for each in test_reduce.EVERYTHING if each.name in names)
-    return partial(test_reduce.check_groups, measures=chosen, **options)
+    chosen = tuple(each for each in test_aggregate.EVERYTHING if each.name in names)
+    return partial(test_aggregate.check_groups, measures=chosen, **options)
 
 
 def small_segments(chance: Random) -> None:
     """The check of a table, with segments of a few rows."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(segment, "LIMIT", 1024)
-        test_segment.check_table(chance)
+        patch.setattr(segments, "LIMIT", 1024)
+        test_segments.check_table(chance)
 
 
 @dataclass(frozen=True)
@@ -87,20 +85,20 @@ class Mutant:
 
 MUTANTS = [
     # admission
-    Mutant("the watermark is a record behind", admit.judge, "met, watermark = highest[:-1]", "met, watermark = np.append(highest[:1], highest[:-2])", verdicts, seed=1),
-    Mutant("the delay counts twice", admit.judge, "times - micros(time.delay)", "times - 2 * micros(time.delay)", verdicts),
-    Mutant("the future moves the watermark", admit.judge, "np.where(codes == ADMITTED, times", "np.where(codes != DUPLICATE, times", verdicts),
-    Mutant("lateness is not allowed", admit.judge, "met - micros(time.lateness)", "met", corrected),
-    Mutant("heartbeats are not heard", admit.judge, "np.where(beat, beats", "np.where(beat & False, beats", verdicts),
-    Mutant("what is malformed moves the watermark", admit.judge, "raised = np.where(bad, NEVER, raised)", "pass", verdicts, seed=6),
-    Mutant("the last number again is no repeat", admit.judge, "numbers <= seen", "numbers < seen", verdicts),
-    Mutant("every batch starts without a watermark", admit.admit, 'before = meta.facts.get("watermark", NEVER)', "before = NEVER", verdicts),
-    Mutant("numbers of earlier batches are forgotten", admit._sequences, 'pl.max_horizontal("_kept", running.fill_null(NEVER))', "running.fill_null(NEVER)", verdicts),
-    Mutant("numbers within a batch are forgotten", admit._sequences, "running.fill_null(NEVER))", "pl.lit(NEVER))", verdicts),
-    Mutant("the side view gets every reject", admit.outcome, "rows.filter(codes == LATE)", "rows.filter(codes != ADMITTED)", routed),
+    Mutant("the watermark is a record behind", admission.judge, "met, watermark = highest[:-1]", "met, watermark = np.append(highest[:1], highest[:-2])", verdicts, seed=1),
+    Mutant("the delay counts twice", admission.judge, "times - micros(time.delay)", "times - 2 * micros(time.delay)", verdicts),
+    Mutant("the future moves the watermark", admission.judge, "np.where(codes == ADMITTED, times", "np.where(codes != DUPLICATE, times", verdicts),
+    Mutant("lateness is not allowed", admission.judge, "met - micros(time.lateness)", "met", corrected),
+    Mutant("heartbeats are not heard", admission.judge, "np.where(beat, beats", "np.where(beat & False, beats", verdicts),
+    Mutant("what is malformed moves the watermark", admission.judge, "raised = np.where(bad, NEVER, raised)", "pass", verdicts, seed=6),
+    Mutant("the last number again is no repeat", admission.judge, "numbers <= seen", "numbers < seen", verdicts),
+    Mutant("every batch starts without a watermark", admission.admit, 'before = meta.facts.get("watermark", NEVER)', "before = NEVER", verdicts),
+    Mutant("numbers of earlier batches are forgotten", admission._sequences, 'pl.max_horizontal("_kept", running.fill_null(NEVER))', "running.fill_null(NEVER)", verdicts),
+    Mutant("numbers within a batch are forgotten", admission._sequences, "running.fill_null(NEVER))", "pl.lit(NEVER))", verdicts),
+    Mutant("the side view gets every reject", admission.outcome, "rows.filter(codes == LATE)", "rows.filter(codes != ADMITTED)", routed),
     # segments
     Mutant("a split loses the last row", Table._cut, "batch.slice(low, end - low)", "batch.slice(low, end - low - (index > 0))", small_segments),
-    Mutant("a place is cut apart", segment._cuts, "np.unique(np.searchsorted(places, wanted))", "np.unique(np.arange(count) * len(places) // count)", places),
+    Mutant("a place is cut apart", segments._cuts, "np.unique(np.searchsorted(places, wanted))", "np.unique(np.arange(count) * len(places) // count)", places),
     Mutant("a merge drops the neighbour", Table.save, "places, self._starts[last + 1])) if more", "places, self._starts[last])) if more", small_segments),
     Mutant("segments that are done with stay", Table.save, "for number in emptied", "for number in ()", small_segments),
     Mutant("what lies before the first segment has no home", Table._keep, "starts[0] = 0", "pass", small_segments, seed=2),
@@ -110,11 +108,11 @@ MUTANTS = [
     Mutant("everything is read", Table.load, "wanted[self._at(places)] = True", "wanted[:] = True", small_segments),
     Mutant("a segment packed anew loses its last row", Table._repack, "batch.slice(low, count)", "batch.slice(low, max(1, count - 1))", small_segments),
     Mutant("a segment packed anew has its old count", Table._repack, "self._rows[at], self._sizes[at] = count, len(data)", "pass", small_segments),
-    Mutant("a large segment is not cut", Table._repack, "(counts <= limit) & ", "", test_segment.check_growth),
-    Mutant("small neighbours are not merged", Table._repack, "(counts >= least)", "(counts >= 1)", test_segment.check_growth),
-    Mutant("nothing ever splits", segment._cuts, "sizes.max() > limit", "False", test_segment.check_growth),
-    Mutant("nothing ever merges", segment._cuts, "len(sizes) > 1 and", "False and", test_segment.check_growth),
-    Mutant("a span ends with the first place of its last second", Table.load, "first_place(span[0]), first_place(span[1]) | _LOW", "first_place(span[0]), first_place(span[1])", test_segment.check_span),
+    Mutant("a large segment is not cut", Table._repack, "(counts <= limit) & ", "", test_segments.check_growth),
+    Mutant("small neighbours are not merged", Table._repack, "(counts >= least)", "(counts >= 1)", test_segments.check_growth),
+    Mutant("nothing ever splits", segments._cuts, "sizes.max() > limit", "False", test_segments.check_growth),
+    Mutant("nothing ever merges", segments._cuts, "len(sizes) > 1 and", "False and", test_segments.check_growth),
+    Mutant("a span ends with the first place of its last second", Table.load, "first_place(span[0]), first_place(span[1]) | _LOW", "first_place(span[0]), first_place(span[1])", test_segments.check_span),
     Mutant("expiry is a second early", Table.expire, "first_place(micros)", "first_place(micros + _SECOND)", expiry),
     Mutant("nothing expires", Table.expire, "if gone:", "if False:", windows),
     Mutant("an emptied run of segments fails", Table._cut, "strict=False", "strict=True", upserts, raises=ValueError, seed=11),
@@ -131,22 +129,22 @@ MUTANTS = [
     Mutant("NaN and the infinities of before are forgotten", Linear.combine, 'f"{name}_f_rest", f"{name}_f_rest_b"', 'f"{name}_f_rest"', groups("sum_f")),
     Mutant("distinct values are counted batch by batch", ReduceKernel._count_distinct, 'pl.col("_before").fill_null(0))', 'pl.lit(0, pl.Int64).alias("_before"))', groups("distinct_i")),
     # sums of rows
-    Mutant("values are those of another group", Adder.add, "numbers.gather(each[AT])", "numbers.gather(each[AT]).reverse()", test_partial.check_sums),
-    Mutant("a value counts once for each part", Adder.add, "agg(pl.col(ROWS).sum())", "agg(pl.col(ROWS).first())", test_partial.check_sums),
-    Mutant("lists lose their first value", partial_sums._lists, "np.append(0, ends)", "np.append(0, ends - 1).clip(0)", test_partial.check_sums),
-    Mutant("values of the second part are the first one's", partial_sums.together, "pl.col(AT) + one.groups.height", "pl.col(AT)", test_partial.check_sums),
-    Mutant("times are not brought to their pane", Adder.add_rows, "times - times % self.pane", "times", test_partial.check_sums),
-    Mutant("a value is sent once however often it was there", Adder.pack, 'each[ROWS], ends', 'each[ROWS].sign(), ends', test_partial.check_sums),
+    Mutant("values are those of another group", Adder.add, "numbers.gather(each[AT])", "numbers.gather(each[AT]).reverse()", test_preaggregate.check_sums),
+    Mutant("a value counts once for each part", Adder.add, "agg(pl.col(ROWS).sum())", "agg(pl.col(ROWS).first())", test_preaggregate.check_sums),
+    Mutant("lists lose their first value", partial_sums._lists, "np.append(0, ends)", "np.append(0, ends - 1).clip(0)", test_preaggregate.check_sums),
+    Mutant("values of the second part are the first one's", partial_sums.together, "pl.col(AT) + one.groups.height", "pl.col(AT)", test_preaggregate.check_sums),
+    Mutant("times are not brought to their pane", Adder.add_rows, "times - times % self.pane", "times", test_preaggregate.check_sums),
+    Mutant("a value is sent once however often it was there", Adder.pack, 'each[ROWS], ends', 'each[ROWS].sign(), ends', test_preaggregate.check_sums),
     Mutant("sums are overheard", ReduceKernel.step, "if sums is not None:", "if False:", groups("n")),
     Mutant("nothing is taken back", ReduceKernel.step, "gone = had & changed if", "gone = had & ~exists if", groups("n", "list_f")),
     Mutant("a group that is empty stays", ReduceKernel.step, "exists = touched[ROWS] > 0", "exists = touched[ROWS] >= 0", groups("n", table=True)),
     Mutant("a bag is looked at only where values came", ReduceKernel._bag, "table.load(places, closing)", "table.load(came[PLACE].to_numpy(), closing)", groups("set_s", "s_of_least_f"), seed=4),
-    Mutant("two equal aggregates fill one bag twice", measures.bags, "_distinct(", "list(", partial(test_reduce.check_groups, measures=test_reduce.TWICE[:2])),
-    Mutant("a list has each value once", measures.look, "repeat_by(pl.col(ROWS))", "repeat_by(pl.lit(1))", groups("list_f"), seed=6),
-    Mutant("the last is the first", measures.best, 'bag.function == "max_by"', "False", groups("f_of_last")),
-    Mutant("NaN is no greatest", measures._extreme, "column.nan_max() if dtype.is_float() else column.max()", "column.max()", groups("max_f"), seed=8),
-    Mutant("a mean needs a sum that is a long", Linear._whole_sum, 'measure.function == "avg"', "False", partial(test_reduce.check_groups, measures=(Aggregation("a", "avg", ("i",)),), integers=test_reduce.HUGE), raises=PipelineError),
-    Mutant("sums do not carry", integers.carry, "high += low >> bits", "high += 0", groups("sum_i", integers=test_reduce.HUGE), seed=6),
+    Mutant("two equal aggregates fill one bag twice", accumulators.bags, "_distinct(", "list(", partial(test_aggregate.check_groups, measures=test_aggregate.TWICE[:2])),
+    Mutant("a list has each value once", accumulators.look, "repeat_by(pl.col(ROWS))", "repeat_by(pl.lit(1))", groups("list_f"), seed=6),
+    Mutant("the last is the first", accumulators.best, 'bag.function == "max_by"', "False", groups("f_of_last")),
+    Mutant("NaN is no greatest", accumulators._extreme, "column.nan_max() if dtype.is_float() else column.max()", "column.max()", groups("max_f"), seed=8),
+    Mutant("a mean needs a sum that is a long", Linear._whole_sum, 'measure.function == "avg"', "False", partial(test_aggregate.check_groups, measures=(Aggregation("a", "avg", ("i",)),), integers=test_aggregate.HUGE), raises=PipelineError),
+    Mutant("sums do not carry", sum_integer.carry, "high += low >> bits", "high += 0", groups("sum_i", integers=test_aggregate.HUGE), seed=6),
     # windows and marks
     Mutant("a window closes a window late", ReduceKernel.step, "(ends <= state.after)", "(ends + (self.spec.size or 0) <= state.after)", windows, seed=1),
     Mutant("a window closes again and again", ReduceKernel.step, "(ends > state.before) & ", "", amended, seed=1),
@@ -164,13 +162,13 @@ MUTANTS = [
     Mutant("a NaN is found only among others", TableJoinKernel.__init__, "[*self.keys, PLACE]", "self.keys", tables, raises=Exception),
     # joins within an interval
     Mutant("an interval is open at its end", IntervalJoinKernel._pairs, "apart.is_between(self.spec.low, self.spec.high)", "apart.is_between(self.spec.low, self.spec.high, closed='left')", pairs_only, seed=12),
-    Mutant("partners are looked for in one step only", IntervalJoinKernel._partners, "// self.step_size + 2", "// self.step_size * 0 + 1", test_interval.check_far),
+    Mutant("partners are looked for in one step only", IntervalJoinKernel._partners, "// self.step_size + 2", "// self.step_size * 0 + 1", test_interval_join.check_far),
     Mutant("rows of the right are seen in one slot", IntervalJoinKernel._slotted, "rows.filter(first != last)", "rows.clear()", pairs_only),
     Mutant("a row without a partner is shown too early", IntervalJoinKernel._alone, "(end < other.after)", "(end <= other.after + 9_000_000)", partial(pairs_only, how="left")),
     Mutant("a row without a partner is shown again", IntervalJoinKernel._alone, "& (end < other.before)", "& (end > other.before)", partial(pairs_only, how="left")),
     Mutant("partners that are gone do not count", IntervalJoinKernel._counted, "before = pl.col(_PARTNERS).fill_null(pl.col(\"_had\"))", "before = pl.col(\"_had\")", partial(pairs_only, how="full")),
     Mutant("partners that come are not counted", IntervalJoinKernel._counted, "(before + pl.col(\"_gained\"))", "before", partial(pairs_only, how="left", correct=True)),
-    Mutant("rows go before allowed lateness is over", IntervalJoinKernel._until, " + self.spec.lateness[1 - side]", "", test_interval.check_late),
+    Mutant("rows go before allowed lateness is over", IntervalJoinKernel._until, " + self.spec.lateness[1 - side]", "", test_interval_join.check_late),
     Mutant("rows that are over are kept", IntervalJoinKernel._expire, "self._moved(state, side)", "False", pairs_only),
     Mutant("a join holds nothing back", host._least, "mark - (lowered or 0)", "mark", near),
     # joins with a table

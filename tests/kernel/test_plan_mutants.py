@@ -7,14 +7,14 @@ from random import Random
 
 import pytest
 
-from millstream.kernel import chunk
-from millstream.kernel.asof import AsOfJoinKernel
-from millstream.kernel.dedup import DeduplicateKernel
-from millstream.kernel.groups import GroupsKernel
-from millstream.kernel.interval import IntervalJoinKernel
-from millstream.kernel.join import TableJoinKernel
-from millstream.kernel.reduce import ReduceKernel
-from millstream.kernel.session import SessionKernel
+from millstream.kernel.exchange import chunk
+from millstream.kernel.operators.aggregate import ReduceKernel
+from millstream.kernel.operators.asof_join import AsOfJoinKernel
+from millstream.kernel.operators.deduplicate import DeduplicateKernel
+from millstream.kernel.operators.interval_join import IntervalJoinKernel
+from millstream.kernel.operators.join import TableJoinKernel
+from millstream.kernel.operators.map_groups import GroupsKernel
+from millstream.kernel.operators.session import SessionKernel
 from millstream.plan import chain, facts, lay
 from tests.kernel.test_mutants import Mutant, mutated
 from tests.kernel.test_plans import check

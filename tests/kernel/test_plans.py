@@ -19,11 +19,12 @@ from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from millstream.errors import PipelineError
-from millstream.kernel import chunk, host
-from millstream.kernel.chunk import from_bytes, to_bytes
+from millstream.kernel import host
+from millstream.kernel.exchange import chunk
+from millstream.kernel.exchange.chunk import from_bytes, to_bytes
 from millstream.kernel.kernel import Kernel, State
-from millstream.kernel.segment import PLACE, Table
-from millstream.kernel.state import Memory, Meta
+from millstream.kernel.state.segments import PLACE, Table
+from millstream.kernel.state.store import Memory, Meta
 from millstream.plan import spec as specs
 from millstream.plan.chain import Chain, ViewPlan, build_chain
 from millstream.plan.facts import has_window, natural_key

@@ -18,12 +18,14 @@ import polars as pl
 import pytest
 
 from millstream.errors import PipelineError
-from millstream.kernel import chunk, join, segment
-from millstream.kernel.chunk import WEIGHT, from_bytes
+from millstream.kernel.exchange import chunk
+from millstream.kernel.exchange.chunk import WEIGHT, from_bytes
+from millstream.kernel.exchange.send import send
 from millstream.kernel.host import kernel_of
 from millstream.kernel.kernel import Side, State
-from millstream.kernel.send import send
-from millstream.kernel.state import NEVER, Memory, Meta
+from millstream.kernel.operators import join
+from millstream.kernel.state import segments
+from millstream.kernel.state.store import NEVER, Memory, Meta
 from millstream.plan import spec as specs
 from millstream.plan.chain import SINK, Chain, Port, ViewPlan, build_chain
 from millstream.plan.facts import natural_key
@@ -55,7 +57,7 @@ def chain_of(relation: Relation, buckets: int = 1) -> Chain:
 def local_of(relation: Relation, buckets: int = 1) -> Local:
     chain = chain_of(relation, buckets)
     local = Local(chain, 1, types_by_name(chain, TYPES))
-    local.limit = segment.LIMIT
+    local.limit = segments.LIMIT
     return local
 
 
@@ -208,7 +210,7 @@ def test_a_key_with_half_of_all_events_is_a_key_like_others() -> None:
 
 
 def test_a_key_with_more_bytes_than_one_may_keep_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segment, "MOST_BYTES", 100_000)
+    monkeypatch.setattr(segments, "MOST_BYTES", 100_000)
     found = stream("a").top(1_000, "v", "k")
     many = local_of(found)
     many.batch(records(many, "a", 900, lambda i: i % 3, width=200))  # 60 KB a key

@@ -6,11 +6,11 @@ from random import Random
 
 import pytest
 
-from millstream.kernel.chunk import Chunk, Kind
+from millstream.kernel.exchange.chunk import Chunk, Kind
 from millstream.plan.chain import SINK, Chain, ViewPlan, build_chain
 from millstream.plan.nodes import Named, Node, Select, Source, Where
 from tests.kernel.local import Local, Rec
-from tests.kernel.test_reduce import COLUMNS, EVERYTHING, TYPES, aggregate_of
+from tests.kernel.operators.test_aggregate import COLUMNS, EVERYTHING, TYPES, aggregate_of
 
 STREAM = Source("stream", "s", "s", COLUMNS)
 SUMS = aggregate_of(STREAM, ["k"])

@@ -7,21 +7,27 @@ from random import Random
 
 import pytest
 
-from millstream.kernel import exact, first, frame, keyed, measures, top, windows
-from millstream.kernel import partial as partial_sums
-from millstream.kernel.dedup import DeduplicateKernel
-from millstream.kernel.frame import Layout
-from millstream.kernel.groups import GroupsKernel
-from millstream.kernel.hold import HoldKernel
-from millstream.kernel.keyed import Keyed
-from millstream.kernel.over import OverKernel
-from millstream.kernel.session import SessionKernel
-from millstream.kernel.through import PassKernel
-from millstream.kernel.top import Ranks, TopKernel
+from millstream.kernel.aggregates import accumulators, sum_double, time_windows, window_functions
+from millstream.kernel.aggregates import preaggregate as partial_sums
+from millstream.kernel.aggregates.window_functions import Layout
+from millstream.kernel.exchange import top_prefilter
+from millstream.kernel.operators import top
+from millstream.kernel.operators.deduplicate import DeduplicateKernel
+from millstream.kernel.operators.hold_until_close import HoldKernel
+from millstream.kernel.operators.map_groups import GroupsKernel
+from millstream.kernel.operators.over import OverKernel
+from millstream.kernel.operators.passthrough import PassKernel
+from millstream.kernel.operators.session import SessionKernel
+from millstream.kernel.operators.top import Ranks, TopKernel
+from millstream.kernel.state import keyed_rows
+from millstream.kernel.state.keyed_rows import Keyed
 from millstream.plan.nodes import Frame
 from millstream.plan.spec import Order
-from tests.kernel import test_dedup, test_final, test_first, test_over, test_session, test_top, test_windows
+from tests.kernel import test_final
+from tests.kernel.aggregates import test_time_windows
 from tests.kernel.alone import SECOND
+from tests.kernel.exchange import test_top_prefilter
+from tests.kernel.operators import test_deduplicate, test_over, test_session, test_top
 from tests.kernel.test_mutants import Mutant, mutated
 
 SEEDS = 25
@@ -31,9 +37,9 @@ sessions = test_session.check
 final = partial(sessions, emit="final")
 cut = partial(sessions, deletes=True)
 tops = test_top.check
-dedup = test_dedup.check
+dedup = test_deduplicate.check
 by_time = test_over.check_forgetting
-hops = partial(test_windows.check, name="hopping")
+hops = partial(test_time_windows.check, name="hopping")
 UP = (Order("i"),)
 NEAR = Frame("range", 6, 1)
 
@@ -60,14 +66,14 @@ def summed(chance: Random) -> None:
 
 MUTANTS = [
     # windows that overlap
-    Mutant("a row is in the last window alone", windows.windows_of, "np.arange(-(-size // every))", "np.arange(1)", hops),
-    Mutant("a row is in a window that ends with it", windows.windows_of, "starts + size > found", "starts + size >= found", partial(test_windows.check, name="hopping by no divisor")),
-    Mutant("a pane is as long as a step", partial_sums.Adder.__init__, "math.gcd(spec.size, spec.every or spec.size)", "(spec.every or spec.size)", partial(test_windows.check, name="hopping by no divisor")),
+    Mutant("a row is in the last window alone", time_windows.windows_of, "np.arange(-(-size // every))", "np.arange(1)", hops),
+    Mutant("a row is in a window that ends with it", time_windows.windows_of, "starts + size > found", "starts + size >= found", partial(test_time_windows.check, name="hopping by no divisor")),
+    Mutant("a pane is as long as a step", partial_sums.Adder.__init__, "math.gcd(spec.size, spec.every or spec.size)", "(spec.every or spec.size)", partial(test_time_windows.check, name="hopping by no divisor")),
     # keys and timers
     Mutant("timers do not ring", Keyed._due, "pl.col(_DUE) <= self._state.after).select", "pl.col(_DUE) < self._state.before).select", final),
     Mutant("timers that have not rung are lost", Keyed._due, "timers.save(loaded.filter(pl.col(_DUE) > self._state.after))", "timers.save(loaded.clear())", final),
     Mutant("a later time does not wait for the timer before it", Keyed.close, "pl.col(_DUE).is_null() | (pl.col(WAKE) < pl.col(_DUE))", "pl.col(_DUE).is_null() & (pl.col(WAKE) < pl.col(_DUE))", final),
-    Mutant("what goes is not taken back", keyed.difference, "pl.lit(-1, pl.Int64)", "pl.lit(0, pl.Int64)", sessions),
+    Mutant("what goes is not taken back", keyed_rows.difference, "pl.lit(-1, pl.Int64)", "pl.lit(0, pl.Int64)", sessions),
     # sessions
     Mutant("rows a gap apart are apart", SessionKernel._in_sessions, "> reach + self.spec.gap", ">= reach + self.spec.gap", sessions),
     Mutant("the last atom says how far a session reaches", SessionKernel._in_sessions, ".cum_max()", "", test_session.check_reach),
@@ -88,22 +94,22 @@ MUTANTS = [
     Mutant("groups are forgotten too early", Keyed.close_until, "end >= self._state.after", "end >= self._state.after + 30_000_000", test_top.check_forgetting),
     Mutant("a top shows a window that is open", TopKernel.step, "closes <= state.after", "closes <= state.after + 5_000_000", test_final.check_top),
     Mutant("a top does not wake when a window is over", Keyed.close_until, ".then(end - early)", ".then(end + 1)", partial(test_final.check_top, lateness=LATE)),
-    Mutant("what ties with the best is not sent", first.promising, '"dense" if spec.ties == "dense_rank" else "min"', '"ordinal"', test_first.check),
-    Mutant("the worst is sent", first.promising, "value.max() if order.descending else value.min()", "value.min() if order.descending else value.max()", test_first.check),
-    Mutant("what is no number is compared", first.promising, "is_nan().any()", "is_null().all()", test_first.check, seed=142),
-    Mutant("nulls are not sent", first.promising, "fill_null(True)", "fill_null(False)", test_first.check),
+    Mutant("what ties with the best is not sent", top_prefilter.promising, '"dense" if spec.ties == "dense_rank" else "min"', '"ordinal"', test_top_prefilter.check),
+    Mutant("the worst is sent", top_prefilter.promising, "value.max() if order.descending else value.min()", "value.min() if order.descending else value.max()", test_top_prefilter.check),
+    Mutant("what is no number is compared", top_prefilter.promising, "is_nan().any()", "is_null().all()", test_top_prefilter.check, seed=142),
+    Mutant("nulls are not sent", top_prefilter.promising, "fill_null(True)", "fill_null(False)", test_top_prefilter.check),
     # rows that wait
     Mutant("rows of open windows go on", HoldKernel.step, "over = came[_ENDS] <= state.after", "over = came[_ENDS] > 0", test_final.check_hold),
     Mutant("rows that wait are forgotten", HoldKernel.step, "pl.concat([waiting, old.filter(~due)])", "waiting", test_final.check_hold),
     # ranks and frames
-    Mutant("peers are ranked by their place", frame.called, "layout.peers_first - layout.first + 1", "at - layout.first + 1", ranks),
-    Mutant("the row before is of another group", frame.called, "(other >= layout.first) & (other < layout.end)", "(other >= 0) & (other < len(at))", ranks),
+    Mutant("peers are ranked by their place", window_functions.called, "layout.peers_first - layout.first + 1", "at - layout.first + 1", ranks),
+    Mutant("the row before is of another group", window_functions.called, "(other >= layout.first) & (other < layout.end)", "(other >= 0) & (other < len(at))", ranks),
     Mutant("a frame leaves out its last row", Layout.frames, "at + frame.after + 1", "at + frame.after", partial(by_time, calls=(test_over.Look("n", "count", (), Frame("rows", 1, 1)),))),
     Mutant("a distance leaves out its end", Layout._ranges, "frame.after + 1", "frame.after", lambda chance: frames(chance, "n", "whole"), seed=7),
-    Mutant("what is far too large leaves traces", exact.between, "zip(running[i], running[j], strict=True)", "zip(running[0], running[j], strict=True)", summed, seed=7),
-    Mutant("the least is the greatest", frame._extreme, "sign = 1 if greatest else -1", "sign = 1", lambda chance: frames(chance, "least")),
-    Mutant("runs of doubling length do not cover a frame", frame._extreme, "best[high[here] - level]", "best[low[here]]", lambda chance: frames(chance, "most", "least"), seed=7),
-    Mutant("a percentile is never between two values", measures._percentiles, "low, high = at.floor(), at.ceil()", "low, high = at.floor(), at.floor()", lambda chance: frames(chance, "middle")),
+    Mutant("what is far too large leaves traces", sum_double.between, "zip(running[i], running[j], strict=True)", "zip(running[0], running[j], strict=True)", summed, seed=7),
+    Mutant("the least is the greatest", window_functions._extreme, "sign = 1 if greatest else -1", "sign = 1", lambda chance: frames(chance, "least")),
+    Mutant("runs of doubling length do not cover a frame", window_functions._extreme, "best[high[here] - level]", "best[low[here]]", lambda chance: frames(chance, "most", "least"), seed=7),
+    Mutant("a percentile is never between two values", accumulators._percentiles, "low, high = at.floor(), at.ceil()", "low, high = at.floor(), at.floor()", lambda chance: frames(chance, "middle")),
     Mutant("neighbours are forgotten", OverKernel._kept, "pl.col(\"_earliest\") - before", "pl.col(\"_earliest\")", by_time, seed=21),
     Mutant("rows that come late find their neighbours gone", OverKernel._kept, "limit = mark - self.spec.horizon.span", "limit = mark", partial(by_time, lateness=LATE)),
     Mutant("open rows are shown", OverKernel._made, "self._time() < mark", "self._time() <= mark", partial(by_time, emit="final", deletes=True)),
@@ -112,8 +118,8 @@ MUTANTS = [
     Mutant("who counts is forgotten early", DeduplicateKernel._kept, "self.time + self.spec.within >= limit", "self.time >= limit", dedup),
     Mutant("who is a repeat is forgotten early", DeduplicateKernel._kept, "(self.time >= limit) | ", "", partial(dedup, lateness=LATE)),
     # functions of groups, and rows that pass through
-    Mutant("the function is asked about what was alone", GroupsKernel.step, "self._made(new)", "self._made(came)", partial(test_windows.check_tables, name="map_groups")),
-    Mutant("rows of another input have no weight", PassKernel.through, "pl.lit(1, pl.Int64)", "pl.lit(0, pl.Int64)", partial(test_windows.check_tables, name="union with an aggregate")),
+    Mutant("the function is asked about what was alone", GroupsKernel.step, "self._made(new)", "self._made(came)", partial(test_time_windows.check_tables, name="map_groups")),
+    Mutant("rows of another input have no weight", PassKernel.through, "pl.lit(1, pl.Int64)", "pl.lit(0, pl.Int64)", partial(test_time_windows.check_tables, name="union with an aggregate")),
 ]  # fmt: skip
 
 

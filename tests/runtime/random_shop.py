@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from millstream.event import Event, Record
-from millstream.kernel.state import NEVER
+from millstream.kernel.state.store import NEVER
 from millstream.log.contract import Log
 from millstream.pipeline import Pipeline
 from millstream.plan.nodes import Aggregation, Source, source_of

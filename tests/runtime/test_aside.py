@@ -12,10 +12,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from millstream.event import Event
-from millstream.kernel import aside
 from millstream.log import open_log
 from millstream.runtime.run import run
 from millstream.runtime.verify import verify
+from millstream.spark import spill
 from tests.runtime.shop_file import BEGIN, Child, load, write_shop
 
 TEXT = """
@@ -75,8 +75,8 @@ def test_what_is_laid_aside_reaches_the_views_and_is_removed(
         real(folder)
         assert not list(folder.iterdir())
 
-    real = aside.clear
-    monkeypatch.setattr(aside, "clear", clear)
+    real = spill.clear
+    monkeypatch.setattr(spill, "clear", clear)
     run(load(file), spark=spark, once=True, rate_limit=HALF)
     assert len(laid) > 1
     assert all(laid[:2]), laid

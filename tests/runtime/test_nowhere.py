@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from millstream.cli import cli
 from millstream.errors import CheckpointMismatch, ConfigError, MillstreamError, PipelineError, UnknownView
-from millstream.kernel.chunk import Chunk, Kind
+from millstream.kernel.exchange.chunk import Chunk, Kind
 from millstream.outlet.call import Change
 from millstream.pipeline import Pipeline
 from millstream.runtime import delivery

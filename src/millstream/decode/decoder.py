@@ -21,10 +21,10 @@ import polars as pl
 
 from millstream.decode.json_lines import Joined
 from millstream.decode.timestamps import STAMP, read_dates, read_stamps
-from millstream.kernel.admit import Gate
-from millstream.kernel.chunk import Chunk
+from millstream.kernel.admission import Gate
+from millstream.kernel.exchange.chunk import Chunk
 from millstream.kernel.host import COLUMNS, Host, is_used
-from millstream.kernel.state import NEVER
+from millstream.kernel.state.store import NEVER
 from millstream.log.heartbeat import PREFIX, read_heartbeat
 from millstream.plan.chain import Feed
 from millstream.plan.narrow import narrowed

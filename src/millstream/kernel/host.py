@@ -1,6 +1,6 @@
 """The host of kernels, without Spark: chunks in, chunks out, state in a store.
 
-Whoever brings the chunks of one (leader, bucket) together and offers a :class:`~millstream.kernel.state.Store` can host a
+Whoever brings the chunks of one (leader, bucket) together and offers a :class:`~millstream.kernel.state.store.Store` can host a
 chain: Spark's ``transformWithState`` does it for streams, a grouped map for batches, a loop for tests.
 """
 
@@ -15,10 +15,9 @@ import polars as pl
 import pyarrow as pa
 
 from millstream.errors import PipelineError, PlanError
-from millstream.kernel.admit import Gate, admit, admit_at_once, judge, outcome
-from millstream.kernel.asof import AsOfJoinKernel, LatestJoinKernel
-from millstream.kernel.changelog import ChangelogKernel
-from millstream.kernel.chunk import (
+from millstream.kernel.admission import Gate, admit, admit_at_once, judge, outcome
+from millstream.kernel.exchange.bucket_labels import labels
+from millstream.kernel.exchange.chunk import (
     SIDES,
     Chunk,
     Kind,
@@ -30,22 +29,23 @@ from millstream.kernel.chunk import (
     shaped,
     to_bytes,
 )
-from millstream.kernel.clock import Clock
-from millstream.kernel.dedup import DeduplicateKernel
-from millstream.kernel.groups import GroupsKernel
-from millstream.kernel.hold import HoldKernel
-from millstream.kernel.interval import IntervalJoinKernel
-from millstream.kernel.join import TableJoinKernel
+from millstream.kernel.exchange.send import send
 from millstream.kernel.kernel import Kernel, Side, State
-from millstream.kernel.over import OverKernel
-from millstream.kernel.reduce import ReduceKernel
-from millstream.kernel.send import send
-from millstream.kernel.session import SessionKernel
-from millstream.kernel.spread import labels
-from millstream.kernel.state import FOREVER, NEVER, Memory, Meta, Store
-from millstream.kernel.step import Near, Shared
-from millstream.kernel.through import PassKernel
-from millstream.kernel.top import TopKernel
+from millstream.kernel.operators.aggregate import ReduceKernel
+from millstream.kernel.operators.asof_join import AsOfJoinKernel, LatestJoinKernel
+from millstream.kernel.operators.changelog import ChangelogKernel
+from millstream.kernel.operators.deduplicate import DeduplicateKernel
+from millstream.kernel.operators.hold_until_close import HoldKernel
+from millstream.kernel.operators.interval_join import IntervalJoinKernel
+from millstream.kernel.operators.join import TableJoinKernel
+from millstream.kernel.operators.map_groups import GroupsKernel
+from millstream.kernel.operators.over import OverKernel
+from millstream.kernel.operators.passthrough import PassKernel
+from millstream.kernel.operators.session import SessionKernel
+from millstream.kernel.operators.top import TopKernel
+from millstream.kernel.state.fused_step import Near, Shared
+from millstream.kernel.state.store import FOREVER, NEVER, Memory, Meta, Store
+from millstream.kernel.watermarks import Clock
 from millstream.plan.chain import ADMIT, ORIGIN, SINK, Chain, Feed, Operator, Port
 from millstream.plan.spec import (
     AsOfJoin,
@@ -65,7 +65,7 @@ from millstream.plan.spec import (
 )  # fmt: skip
 
 COLUMNS = ("_o", "_a", "_t", "_bad", "_beat", "_wild", "_who", "_nth", "_deleted")
-"""What the first step gets of every record besides the feed's expressions; see :mod:`millstream.kernel.admit`."""
+"""What the first step gets of every record besides the feed's expressions; see :mod:`millstream.kernel.admission`."""
 
 
 class Held(msgspec.Struct, array_like=True):
@@ -119,7 +119,7 @@ class Host:
     """A chain, and how many partitions each feed's topic has: a mark counts only when all of them have passed it.
 
     ``types`` are those of each feed's expressions. A kernel with two inputs must know them before any row comes on one side.
-    ``aside`` is the folder for large chunks (:mod:`millstream.kernel.aside`), where all workers share one.
+    ``aside`` is the folder for large chunks (:mod:`millstream.spark.spill`), where all workers share one.
     """
 
     chain: Chain

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import polars as pl
 
-from millstream.kernel.chunk import WEIGHT
-from millstream.kernel.clock import Clock
-from millstream.kernel.segment import Table
-from millstream.kernel.state import Meta, Store
+from millstream.kernel.exchange.chunk import WEIGHT
+from millstream.kernel.state.segments import Table
+from millstream.kernel.state.store import Meta, Store
+from millstream.kernel.watermarks import Clock
 
 if TYPE_CHECKING:
     from polars._typing import JoinStrategy

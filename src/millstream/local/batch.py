@@ -15,10 +15,10 @@ from millstream.decode.decoder import Decoder, FeedDecoder
 from millstream.decode.leftovers import judge, to_records
 from millstream.errors import NeedsSpark
 from millstream.event import Record
-from millstream.kernel.chunk import Chunk
+from millstream.kernel.exchange.chunk import Chunk
+from millstream.kernel.exchange.collect import raw_schemas
 from millstream.kernel.host import Host
-from millstream.kernel.state import Memory
-from millstream.kernel.unpack import raw_schemas
+from millstream.kernel.state.store import Memory
 from millstream.log import Log
 from millstream.plan.chain import Chain
 from millstream.runtime.analysed import analysed

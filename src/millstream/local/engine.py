@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from millstream.failpoint import failpoint
-from millstream.kernel.state import Memory
+from millstream.kernel.state.store import Memory
 from millstream.local.batch import Local
 from millstream.log.sqlite import SqliteLog
 from millstream.pipeline import Pipeline

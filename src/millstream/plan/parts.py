@@ -71,7 +71,7 @@ class Port:
     buckets: int = 1
     marks: bool = False
     tasks: int = 1
-    """Into how many tasks Spark deals the buckets; see :mod:`millstream.kernel.spread`."""
+    """Into how many tasks Spark deals the buckets; see :mod:`millstream.kernel.exchange.bucket_labels`."""
     late: bool = False
     """Takes the rows that admission rejects as late, and no others."""
     side: int = 0

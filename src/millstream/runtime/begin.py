@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from millstream.kernel.unpack import raw_schemas
+from millstream.kernel.exchange.collect import raw_schemas
 from millstream.pipeline import Pipeline
 from millstream.plan.chain import Chain, ViewPlan, build_chain
 from millstream.runtime.analysed import analysed

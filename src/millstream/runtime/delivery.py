@@ -18,16 +18,16 @@ import polars as pl
 import pyarrow as pa
 
 from millstream.errors import ExpressionFailed
-from millstream.kernel.aside import taken_up
-from millstream.kernel.chunk import WEIGHT, Chunk
-from millstream.kernel.finish import finish_alone
-from millstream.kernel.unpack import Arrived, unpack
+from millstream.kernel.exchange.chunk import WEIGHT, Chunk
+from millstream.kernel.exchange.collect import Arrived, unpack
+from millstream.kernel.exchange.projection import finish_alone
 from millstream.plan.chain import ORIGIN, Chain, Output
 from millstream.runtime.sending import IMPATIENT, Patience, Sender, letters
 from millstream.sink import Batch, Sink, Target, judge_at
 from millstream.sink.contract import COUNTED, COUNTS, REJECTS, Refusal, refused_by
 from millstream.sink.ledger import PLANNED
 from millstream.sink.refusing import sort_out
+from millstream.spark.spill import taken_up
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from millstream.errors import NotAllowed
-from millstream.kernel.state import FOREVER
+from millstream.kernel.state.store import FOREVER
 from millstream.log import Log
 from millstream.log.heartbeat import write_heartbeat
 from millstream.plan.chain import Chain, micros

@@ -23,9 +23,8 @@ from pyspark.errors import StreamingQueryException
 
 from millstream.errors import ConfigError, LogUnavailable, MillstreamError, TakenOver
 from millstream.failpoint import failpoint
-from millstream.kernel import aside
 from millstream.kernel.host import Host
-from millstream.kernel.state import FOREVER
+from millstream.kernel.state.store import FOREVER
 from millstream.log import open_log
 from millstream.log.archive import archive_of, whole_bounds
 from millstream.log.contract import Bounds
@@ -61,7 +60,7 @@ from millstream.runtime.sending import Patience, Sender, epoch_after
 from millstream.runtime.topics import check_ends, check_same, check_start, ids_of
 from millstream.runtime.unplan import unplan
 from millstream.sink.beside import NEXT
-from millstream.spark import shortcut
+from millstream.spark import shortcut, spill
 from millstream.spark.lower import decode, feed_types, staged
 from millstream.spark.records import stream_records, warm_up
 from millstream.spark.session import is_local, is_one_process, jvm_told
@@ -263,7 +262,7 @@ class _Run:
             if is_local(spark.sparkContext.master):
                 folder.chmod(0o700)  # its state is the rows
             if is_one_process(spark.sparkContext.master):
-                self.aside = stack.enter_context(aside.folder_in(folder))
+                self.aside = stack.enter_context(spill.folder_in(folder))
             else:
                 check_shared(spark, identity_of(folder))
             self.chain = chain_of(self.pipeline, checkpoint.tasks, early=early)
@@ -393,7 +392,7 @@ class _Run:
             check_same(self.pipeline.name, self.position.topics, topics)
             delivered = self.delivery.deliver(frame, batch, planned)
             if self.aside is not None:
-                aside.clear(self.aside)
+                spill.clear(self.aside)
             failpoint("run.after_delivery")
             write_watermarks(self.folder, self.position.watermarks)
             self._advance(delivered)

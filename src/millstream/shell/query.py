@@ -21,8 +21,8 @@ import polars as pl
 import pyarrow as pa
 
 from millstream.errors import MillstreamError, NeedsSpark
-from millstream.kernel.state import Memory
-from millstream.kernel.unpack import unpack
+from millstream.kernel.exchange.collect import unpack
+from millstream.kernel.state.store import Memory
 from millstream.log import Log, open_log
 from millstream.log.sqlite import SqliteLog
 from millstream.outlet.call import Change

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from millstream.kernel.unpack import Arrived
+    from millstream.kernel.exchange.collect import Arrived
 
 VERDICTS = ("late", "duplicate", "future", "malformed")
 LETTERS = 1000

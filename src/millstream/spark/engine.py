@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from millstream.decode.decoder import Decoder
-    from millstream.kernel.admit import Gate
+    from millstream.kernel.admission import Gate
     from millstream.log.kafka import KafkaLog
 
 CHUNK = 20_000

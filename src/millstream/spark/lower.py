@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from millstream.kernel.admit import FAILED, IGNORED
+from millstream.kernel.admission import FAILED, IGNORED
 from millstream.kernel.host import Host, column_of, is_used
-from millstream.kernel.state import FOREVER
+from millstream.kernel.state.store import FOREVER
 from millstream.log.heartbeat import heartbeat_sql
 from millstream.plan import expression
 from millstream.plan.chain import Chain, Feed, micros

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from millstream.decode.decoder import Decoder, Records
-    from millstream.kernel.admit import Gate
-    from millstream.kernel.chunk import Chunk
+    from millstream.kernel.admission import Gate
+    from millstream.kernel.exchange.chunk import Chunk
     from millstream.kernel.host import Host
     from millstream.log.scan import Values
 
@@ -100,7 +100,7 @@ def shorten(
 
 def rows_of(decoder: Decoder, chunks: list[Chunk]) -> Iterator[pa.RecordBatch]:
     """Chunks as rows of the frame."""
-    from millstream.kernel.aside import lay_aside
+    from millstream.spark.spill import lay_aside
 
     if chunks:
         columns = zip(*lay_aside(chunks, decoder.host.aside), strict=True)

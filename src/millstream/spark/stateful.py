@@ -1,7 +1,7 @@
 """Spark hosts the kernels: ``transformWithState`` for streams, a grouped map for batches.
 
 This is the only place that knows which of Spark's interfaces carries a stage. Rows are chunks
-(:mod:`millstream.kernel.chunk`); a group is one bucket of one step; its state is one value, the meta blob, and one map, the
+(:mod:`millstream.kernel.exchange.chunk`); a group is one bucket of one step; its state is one value, the meta blob, and one map, the
 segments. Each call for state is a round trip between two processes.
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-    from millstream.kernel.chunk import Chunk
+    from millstream.kernel.exchange.chunk import Chunk
     from millstream.kernel.host import Host
 
 # Nothing heavy is imported above: Spark starts one more Python for each stage of a query that only wants to know the names
@@ -86,7 +86,7 @@ def _batch_stage(host: Host, number: int) -> Callable[[tuple[pa.Scalar, ...], pa
     def run(key: tuple[pa.Scalar, ...], table: pa.Table) -> pa.Table:
         import pyarrow as pa
 
-        from millstream.kernel.state import Memory
+        from millstream.kernel.state.store import Memory
 
         failpoint("stage.before_bucket")
         chunks = _chunks(zip(*(table.column(name).to_pylist() for name in _fields()), strict=True))
@@ -120,7 +120,7 @@ class Stage(StatefulProcessor):
         timerValues: Any,  # noqa: ARG002, N803
     ) -> Iterator[Row]:
         """Run one bucket of one step."""
-        from millstream.kernel.aside import lay_aside
+        from millstream.spark.spill import lay_aside
 
         failpoint("stage.before_bucket")
         made = list(self.host.run(self.number, int(key[0]), int(key[1]), _chunks(rows), self.store))
@@ -202,8 +202,8 @@ class _Calls:
 
 
 def _chunks(rows: Iterable[Sequence[Any]]) -> list[Chunk]:
-    from millstream.kernel.aside import taken_up
-    from millstream.kernel.chunk import Chunk
+    from millstream.kernel.exchange.chunk import Chunk
+    from millstream.spark.spill import taken_up
 
     return [
         taken_up(Chunk(stage, target, bucket, kind, bytes(data), leader))
@@ -214,7 +214,7 @@ def _chunks(rows: Iterable[Sequence[Any]]) -> list[Chunk]:
 def _to_arrow(host: Host, chunks: list[Chunk]) -> pa.RecordBatch:
     import pyarrow as pa
 
-    from millstream.kernel.aside import lay_aside
+    from millstream.spark.spill import lay_aside
 
     fields = [(name, pa.binary() if name == "data" else pa.int32()) for name in _fields()]
     schema = pa.schema(fields)

@@ -14,8 +14,8 @@ import polars as pl
 from millstream.decode.decoder import META
 from millstream.decode.timestamps import STAMP
 from millstream.errors import PlanError
-from millstream.kernel.groups import type_of
 from millstream.kernel.host import input_frames
+from millstream.kernel.operators.map_groups import type_of
 from millstream.plan import expression
 from millstream.plan.chain import Chain, Feed
 from millstream.plan.facts import has_aggregate

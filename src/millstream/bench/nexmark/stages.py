@@ -19,8 +19,8 @@ from millstream.bench.nexmark.queries import fill_side, pipeline_of
 from millstream.bench.nexmark.run import Place, Say, timed
 from millstream.decode.decoder import FeedDecoder
 from millstream.decode.leftovers import to_records
-from millstream.kernel.chunk import Chunk
-from millstream.kernel.state import Memory
+from millstream.kernel.exchange.chunk import Chunk
+from millstream.kernel.state.store import Memory
 from millstream.local.batch import Local
 from millstream.log.scan import Part, scan_values
 from millstream.log.sqlite import SqliteLog

@@ -1,0 +1,1 @@
+"""What aggregates are made of: accumulators, exact sums, sketches, frames, windows in time."""
