@@ -18,9 +18,9 @@ from millstream.codec import Avro, Json, Text
 from millstream.errors import ConfigError, PlanError, UnknownView, ViewError, ViewStoreUnavailable
 from millstream.load import load_pipeline
 from millstream.pipeline import Pipeline
-from millstream.plan.nodes import Column, EventTime, Sequence, Source
-from millstream.plan.relation import Relation, tumbling
-from millstream.plan.source import Clock
+from millstream.relation.nodes import Column, EventTime, Sequence, Source
+from millstream.relation.relation import Relation, tumbling
+from millstream.relation.source import Clock
 from millstream.sink import open_sink
 from millstream.sink.contract import Batch, Target
 

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from millstream.outlet.call import Change, Refuse
     from millstream.outlet.files import committed_files
     from millstream.pipeline import Pipeline
-    from millstream.plan.relation import Relation
-    from millstream.plan.source import Clock
-    from millstream.plan.window import hopping, rows, session, sliding, span, tumbling
+    from millstream.relation.relation import Relation
+    from millstream.relation.source import Clock
+    from millstream.relation.window import hopping, rows, session, sliding, span, tumbling
     from millstream.runtime.batch import Batched, run_batch
     from millstream.runtime.rebuild import rebuild, roll_back
     from millstream.runtime.run import Progress, run
@@ -87,7 +87,7 @@ _LATER = {
     "Batched": "millstream.runtime.batch",
     "Buffer": "millstream.log.producer",
     "Change": "millstream.outlet.call",
-    "Clock": "millstream.plan.source",
+    "Clock": "millstream.relation.source",
     "Event": "millstream.event",
     "Json": "millstream.codec",
     "Log": "millstream.log",
@@ -98,7 +98,7 @@ _LATER = {
     "QueueSettings": "millstream.log.contract",
     "Record": "millstream.event",
     "Refuse": "millstream.outlet.call",
-    "Relation": "millstream.plan.relation",
+    "Relation": "millstream.relation.relation",
     "Text": "millstream.codec",
     "TopicPartition": "millstream.event",
     "TopicSettings": "millstream.log.contract",
@@ -106,7 +106,7 @@ _LATER = {
     "View": "millstream.view",
     "as_of": "millstream.runtime.travel",
     "committed_files": "millstream.outlet.files",
-    "hopping": "millstream.plan.window",
+    "hopping": "millstream.relation.window",
     "lag": "millstream.log.lag",
     "load_pipeline": "millstream.load",
     "open_log": "millstream.log",
@@ -114,14 +114,14 @@ _LATER = {
     "read_stream": "millstream.spark.read",
     "rebuild": "millstream.runtime.rebuild",
     "roll_back": "millstream.runtime.rebuild",
-    "rows": "millstream.plan.window",
+    "rows": "millstream.relation.window",
     "run": "millstream.runtime.run",
     "run_batch": "millstream.runtime.batch",
-    "session": "millstream.plan.window",
-    "sliding": "millstream.plan.window",
-    "span": "millstream.plan.window",
+    "session": "millstream.relation.window",
+    "sliding": "millstream.relation.window",
+    "span": "millstream.relation.window",
     "spark_session": "millstream.spark.session",
-    "tumbling": "millstream.plan.window",
+    "tumbling": "millstream.relation.window",
     "verify": "millstream.runtime.verify",
 }
 

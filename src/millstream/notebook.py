@@ -15,9 +15,9 @@ from millstream.errors import MillstreamError, UnknownView
 from millstream.event import Record
 from millstream.log import Log, open_log
 from millstream.log.heartbeat import read_heartbeat
-from millstream.plan.nodes import Emit, Node, Source, sources_of
-from millstream.plan.schema import format_duration
 from millstream.printable import printable
+from millstream.relation.nodes import Emit, Node, Source, sources_of
+from millstream.relation.schema import format_duration
 from millstream.sink import Store, open_store
 from millstream.sink.contract import ViewInfo
 from millstream.sink.file import quote

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from millstream.address import NOWHERE, check_log, parse_address
 from millstream.errors import PlanError, UnknownView
-from millstream.plan.chain import ViewPlan, build_chain
-from millstream.plan.fingerprint import fingerprint
+from millstream.plan.build import ViewPlan, build_chain
 from millstream.plan.growth import refuse_endless
-from millstream.plan.nodes import Column, Emit, EventTime, Late, Policy, Source, source_of, sources_of
-from millstream.plan.outgoing import Mode, Outgoing, check_policy, checked_sink
-from millstream.plan.relation import Relation, has_aggregate, has_window, here, natural_key, placed
-from millstream.plan.schema import parse_columns, parse_duration
-from millstream.plan.source import (
+from millstream.relation.fingerprint import fingerprint
+from millstream.relation.nodes import Column, Emit, EventTime, Late, Policy, Source, source_of, sources_of
+from millstream.relation.relation import Relation, has_aggregate, has_window, here, natural_key, placed
+from millstream.relation.schema import parse_columns, parse_duration
+from millstream.relation.sinks import Mode, Outgoing, check_policy, checked_sink
+from millstream.relation.source import (
     Clock,
     Codec,
     Duration,
@@ -145,7 +145,7 @@ class Pipeline:
     ) -> Relation:
         """Define a stream: a topic of facts. ``schema`` is Spark DDL, ``time`` the column that says when a fact happened.
 
-        What the times mean: :class:`~millstream.plan.nodes.EventTime`. ``sequence`` is a producer and its growing number, two
+        What the times mean: :class:`~millstream.relation.nodes.EventTime`. ``sequence`` is a producer and its growing number, two
         expressions; a repeat of both is dropped. ``key`` are the columns that the record's key was made of. ``failed`` says what
         happens to a record on which an expression of a view fails: it becomes a dead letter and no view sees it, or it stops the
         pipeline.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from millstream.address import NOWHERE
 from millstream.errors import UnknownView
-from millstream.plan.nodes import Emit, Node, Place, Policy, output_columns
+from millstream.relation.nodes import Emit, Node, Place, Policy, output_columns
 
 if TYPE_CHECKING:
     import pandas

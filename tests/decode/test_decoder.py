@@ -16,7 +16,7 @@ from millstream.decode.decoder import Decoder, Records
 from millstream.decode.json_lines import Joined
 from millstream.kernel.exchange.chunk import Kind, from_bytes
 from millstream.kernel.host import Host
-from millstream.plan.chain import ADMIT
+from millstream.plan.build import ADMIT
 from millstream.runtime.begin import chain_of
 
 

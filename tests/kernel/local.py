@@ -24,7 +24,7 @@ from millstream.kernel.exchange.chunk import WEIGHT, Chunk, Kind, from_bytes
 from millstream.kernel.host import Held, Host, column_of
 from millstream.kernel.state import segments
 from millstream.kernel.state.store import FOREVER, Memory
-from millstream.plan.chain import SINK, Chain, Feed
+from millstream.plan.build import SINK, Chain, Feed
 from millstream.plan.spec import JoinSpec
 from millstream.scalar.compile import compile_scalar
 

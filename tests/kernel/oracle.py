@@ -15,9 +15,9 @@ from fractions import Fraction
 from typing import Any
 
 from millstream.kernel.state.store import FOREVER, NEVER
-from millstream.plan.chain import micros
-from millstream.plan.nodes import Aggregation, Source
+from millstream.plan.build import micros
 from millstream.plan.spec import Measure
+from millstream.relation.nodes import Aggregation, Source
 from tests.kernel.local import Rec, hashable
 
 Row = Mapping[str, Any]

@@ -14,8 +14,8 @@ from random import Random
 from typing import Any
 
 from millstream.kernel.state.store import FOREVER
-from millstream.plan.chain import Chain, micros
-from millstream.plan.nodes import Source
+from millstream.plan.build import Chain, micros
+from millstream.relation.nodes import Source
 from tests.kernel import oracle
 from tests.kernel.local import Local, Rec, types_by_name
 from tests.kernel.plan_oracle import World

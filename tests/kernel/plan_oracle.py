@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from millstream.kernel.state.store import FOREVER, NEVER
-from millstream.plan.nodes import Aggregation, Look, Ties
 from millstream.plan.spec import Order
+from millstream.relation.nodes import Aggregation, Look, Ties
 from tests.kernel import oracle
 from tests.kernel.local import hashable
 from tests.kernel.operators import test_over

@@ -13,9 +13,9 @@ import polars as pl
 from millstream import Pipeline, Relation, rows, session, sliding, span, tumbling
 from millstream.errors import PlanError
 from millstream.kernel.exchange.collect import raw_schemas
-from millstream.plan.chain import Chain
-from millstream.plan.condition import kinds_of
-from millstream.plan.facts import event_time
+from millstream.plan.build import Chain
+from millstream.relation.predicate import kinds_of
+from millstream.relation.properties import event_time
 from millstream.scalar.compile import compile_scalar
 from tests.kernel import oracle
 from tests.kernel.local import STAMP, Local, Rec, hashable, types_by_name

@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from millstream.plan.nodes import Column, EventTime, Sequence, Source
+from millstream.relation.nodes import Column, EventTime, Sequence, Source
 from tests.kernel.local import STAMP
 
 SECOND = 1_000_000

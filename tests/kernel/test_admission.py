@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from millstream.errors import PipelineError
 from millstream.kernel.admission import IGNORED
 from millstream.kernel.state.store import FOREVER, NEVER
-from millstream.plan.chain import ViewPlan, build_chain
-from millstream.plan.nodes import Column, EventTime, Late, Source
-from millstream.plan.nodes import Sequence as Numbered
+from millstream.plan.build import ViewPlan, build_chain
+from millstream.relation.nodes import Column, EventTime, Late, Source
+from millstream.relation.nodes import Sequence as Numbered
 from tests.kernel import oracle
 from tests.kernel.local import STAMP, Local, Rec
 

@@ -26,7 +26,7 @@ from millstream.kernel.exchange.chunk import Chunk, Kind, from_bytes, read_mark,
 from millstream.kernel.host import Host
 from millstream.kernel.state.store import NEVER, Memory
 from millstream.log.heartbeat import PREFIX
-from millstream.plan.chain import ADMIT, SINK
+from millstream.plan.build import ADMIT, SINK
 from millstream.runtime.begin import chain_of
 
 _SECOND = 1_000_000

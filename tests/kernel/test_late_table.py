@@ -17,8 +17,8 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from millstream.kernel.state.store import FOREVER, NEVER
-from millstream.plan.chain import Chain, micros
-from millstream.plan.nodes import Deduplicate, Equality, Join, Node, output_columns, sources_of
+from millstream.plan.build import Chain, micros
+from millstream.relation.nodes import Deduplicate, Equality, Join, Node, output_columns, sources_of
 from tests.kernel import oracle
 from tests.kernel.local import Local, Rec, hashable, types_by_name
 from tests.kernel.operators.test_asof_join import IDS, TYPES, USERS

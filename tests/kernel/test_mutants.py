@@ -33,7 +33,7 @@ from millstream.kernel.operators.interval_join import IntervalJoinKernel
 from millstream.kernel.operators.join import TableJoinKernel
 from millstream.kernel.state import segments
 from millstream.kernel.state.segments import Table
-from millstream.plan.nodes import Aggregation
+from millstream.relation.nodes import Aggregation
 from tests.kernel import test_admission
 from tests.kernel.aggregates import test_preaggregate
 from tests.kernel.operators import test_aggregate, test_asof_join, test_changelog, test_interval_join, test_join

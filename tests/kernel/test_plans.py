@@ -26,9 +26,9 @@ from millstream.kernel.kernel import Kernel, State
 from millstream.kernel.state.segments import PLACE, Table
 from millstream.kernel.state.store import Memory, Meta
 from millstream.plan import spec as specs
-from millstream.plan.chain import Chain, ViewPlan, build_chain
-from millstream.plan.facts import has_window, natural_key
-from millstream.plan.nodes import Emit, Join, Node, inputs_of
+from millstream.plan.build import Chain, ViewPlan, build_chain
+from millstream.relation.nodes import Emit, Join, Node, inputs_of
+from millstream.relation.properties import has_window, natural_key
 from tests.kernel.local import Local, Rec, hashable
 from tests.kernel.oracle import stamp
 from tests.kernel.plan_log import START, Log, Shop, cut, feed, random_log, running, uneven

@@ -27,11 +27,11 @@ from millstream.kernel.operators import join
 from millstream.kernel.state import segments
 from millstream.kernel.state.store import NEVER, Memory, Meta
 from millstream.plan import spec as specs
-from millstream.plan.chain import SINK, Chain, Port, ViewPlan, build_chain
-from millstream.plan.facts import natural_key
-from millstream.plan.nodes import Column, EventTime, Source
-from millstream.plan.relation import Relation
-from millstream.plan.window import session, tumbling
+from millstream.plan.build import SINK, Chain, Port, ViewPlan, build_chain
+from millstream.relation.nodes import Column, EventTime, Source
+from millstream.relation.properties import natural_key
+from millstream.relation.relation import Relation
+from millstream.relation.window import session, tumbling
 from tests.kernel import oracle
 from tests.kernel.local import STAMP, Local, Rec, types_by_name
 

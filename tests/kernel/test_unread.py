@@ -7,8 +7,8 @@ from random import Random
 import pytest
 
 from millstream.kernel.exchange.chunk import Chunk, Kind
-from millstream.plan.chain import SINK, Chain, ViewPlan, build_chain
-from millstream.plan.nodes import Named, Node, Select, Source, Where
+from millstream.plan.build import SINK, Chain, ViewPlan, build_chain
+from millstream.relation.nodes import Named, Node, Select, Source, Where
 from tests.kernel.local import Local, Rec
 from tests.kernel.operators.test_aggregate import COLUMNS, EVERYTHING, TYPES, aggregate_of
 

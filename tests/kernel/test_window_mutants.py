@@ -21,8 +21,8 @@ from millstream.kernel.operators.session import SessionKernel
 from millstream.kernel.operators.top import Ranks, TopKernel
 from millstream.kernel.state import keyed_rows
 from millstream.kernel.state.keyed_rows import Keyed
-from millstream.plan.nodes import Frame
 from millstream.plan.spec import Order
+from millstream.relation.nodes import Frame
 from tests.kernel import test_final
 from tests.kernel.aggregates import test_time_windows
 from tests.kernel.alone import SECOND

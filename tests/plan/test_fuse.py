@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from millstream import Pipeline, Relation, rows, span, tumbling
-from millstream.plan import chain as chains
-from millstream.plan.chain import Chain, ViewPlan, build_chain
-from millstream.plan.explain import explain_chain
-from millstream.plan.facts import has_window
-from millstream.plan.layout import layout
+from millstream.explain.explain import explain_chain
+from millstream.plan import build as chains
+from millstream.plan.build import Chain, ViewPlan, build_chain
 from millstream.plan.spec import Reduce
+from millstream.plan.state_layout import layout
+from millstream.relation.properties import has_window
 from tests.kernel.random_plan import Run, condition, random_records, random_relation, sources
 
 SEEDS = 25

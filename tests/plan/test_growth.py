@@ -9,7 +9,7 @@ import pytest
 
 from millstream import Pipeline, Relation, rows, span, tumbling
 from millstream.errors import PlanError
-from millstream.plan.explain import explain
+from millstream.explain.explain import explain
 
 Sources = dict[str, Relation]
 Make = Callable[[Sources], Relation]

@@ -18,8 +18,8 @@ from millstream.event import Event, Record
 from millstream.kernel.state.store import NEVER
 from millstream.log.contract import Log
 from millstream.pipeline import Pipeline
-from millstream.plan.nodes import Aggregation, Source, source_of
-from millstream.plan.relation import tumbling
+from millstream.relation.nodes import Aggregation, Source, source_of
+from millstream.relation.relation import tumbling
 from millstream.sink import open_store
 from millstream.view import View
 from tests.contracts.log import read_all

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from millstream.event import Event
 from millstream.log import open_log
 from millstream.pipeline import Pipeline
-from millstream.plan.relation import tumbling
+from millstream.relation.relation import tumbling
 from millstream.runtime.run import Progress, run
 from millstream.runtime.verify import verify
 from millstream.testing import KafkaBroker

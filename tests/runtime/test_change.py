@@ -11,7 +11,7 @@ from millstream.errors import CheckpointMismatch
 from millstream.event import Event
 from millstream.log import open_log
 from millstream.pipeline import Pipeline
-from millstream.plan.window import tumbling
+from millstream.relation.window import tumbling
 from millstream.runtime.begin import chain_of
 from millstream.runtime.change import Gap, change_of
 from millstream.runtime.checkpoint import newest_entry, open_checkpoint

@@ -11,7 +11,7 @@ import pytest
 
 from millstream import Pipeline
 from millstream.errors import CheckpointMismatch
-from millstream.plan.layout import layout
+from millstream.plan.state_layout import layout
 from millstream.runtime.begin import chain_of
 from millstream.runtime.checkpoint import FORMAT, Checkpoint, open_checkpoint
 

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from millstream.errors import LogFailed, ViewStoreFailed
 from millstream.log import open_log
 from millstream.outlet.topic import TopicOutlet
-from millstream.plan.outgoing import Mode
+from millstream.relation.sinks import Mode
 from millstream.runtime.run import Progress, run
 from millstream.runtime.sending import Patience
 from tests.contracts.outlet import KEY, send

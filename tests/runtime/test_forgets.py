@@ -25,8 +25,8 @@ from millstream.outlet import Outlet, Parcel
 from millstream.outlet.files import FileOutlet, committed_files
 from millstream.outlet.redis import RedisOutlet
 from millstream.outlet.topic import TopicOutlet
-from millstream.plan.nodes import Place
-from millstream.plan.outgoing import Mode, Outgoing
+from millstream.relation.nodes import Place
+from millstream.relation.sinks import Mode, Outgoing
 from millstream.runtime.places import clear_outlets, open_outlets
 from millstream.runtime.run import Progress, run
 from millstream.runtime.sending import IMPATIENT, Patience, Sender

@@ -28,8 +28,8 @@ from millstream.log import open_log
 from millstream.log.heartbeat import PREFIX, heartbeat_sql, read_heartbeat
 from millstream.log.partitioner import partition_of
 from millstream.pipeline import Pipeline
-from millstream.plan.nodes import EventTime
-from millstream.plan.relation import tumbling
+from millstream.relation.nodes import EventTime
+from millstream.relation.relation import tumbling
 from millstream.runtime.begin import chain_of
 from millstream.runtime.delivery import Position
 from millstream.runtime.heartbeat import Heartbeats, Quiet, due

@@ -17,7 +17,7 @@ from millstream.log import open_log
 from millstream.log.kafka import KafkaLog
 from millstream.log.partitioner import partition_of
 from millstream.pipeline import Pipeline
-from millstream.plan.relation import tumbling
+from millstream.relation.relation import tumbling
 from millstream.runtime.run import run
 from millstream.runtime.verify import verify
 from millstream.testing import KafkaBroker

@@ -17,7 +17,7 @@ from millstream.failpoint import armed
 from millstream.log import open_log
 from millstream.outlet.call import Change
 from millstream.pipeline import Pipeline
-from millstream.plan.outgoing import Policy
+from millstream.relation.sinks import Policy
 from millstream.runtime.batch import run_batch
 from millstream.runtime.rebuild import rebuild
 from millstream.runtime.run import run

@@ -22,8 +22,8 @@ from millstream.outlet.call import CallOutlet
 from millstream.outlet.files import FileOutlet, committed_files
 from millstream.outlet.topic import TopicOutlet
 from millstream.pipeline import Pipeline
-from millstream.plan.nodes import Place
-from millstream.plan.outgoing import Outgoing
+from millstream.relation.nodes import Place
+from millstream.relation.sinks import Outgoing
 from millstream.runtime.marks import EPOCH, Marks
 from millstream.runtime.places import open_outlets
 from millstream.runtime.planned import newest_planned

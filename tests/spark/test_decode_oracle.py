@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from millstream import Pipeline
 from millstream.decode.decoder import Decoder, FeedDecoder, Records
 from millstream.kernel.host import Host, column_of
-from millstream.plan.chain import Chain
+from millstream.plan.build import Chain
 from millstream.runtime.begin import chain_of
 from millstream.spark.lower import decode
 from millstream.spark.records import COLUMNS

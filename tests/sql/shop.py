@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millstream import Pipeline
-from millstream.plan.relation import Relation
+from millstream.relation.relation import Relation
 from millstream.sql.query import Origin, compile_query
 
 SHOP = Pipeline("shop")

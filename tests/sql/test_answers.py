@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from millstream import Pipeline
 from millstream.errors import PlanError
-from millstream.plan.relation import Relation
+from millstream.relation.relation import Relation
 from millstream.sql.query import compile_query
 from millstream.testing import Trial
 from tests.sql.random_query import COUNT, Author

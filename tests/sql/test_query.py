@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from millstream import hopping, rows, session, sliding, span, tumbling
-from millstream.plan.nodes import Aggregate, Place, Where
-from millstream.plan.relation import Relation
+from millstream.relation.nodes import Aggregate, Place, Where
+from millstream.relation.relation import Relation
 from millstream.sql.query import Origin, compile_query
 from tests.sql.shop import BID, MIXED, OTHERS, SALE, USERS, query
 

@@ -9,8 +9,8 @@ import pytest
 
 from millstream import Clock, Pipeline, load_pipeline
 from millstream.errors import PlanError
-from millstream.plan.nodes import source_of, sources_of
-from millstream.plan.schema import parse_duration
+from millstream.relation.nodes import source_of, sources_of
+from millstream.relation.schema import parse_duration
 from millstream.sql.script import cut
 from millstream.sql.statement import load_script
 

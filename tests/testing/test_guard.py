@@ -9,8 +9,8 @@ import pytest
 
 from millstream import Pipeline, Relation
 from millstream.errors import ExpressionFailed, NeedsSpark
-from millstream.plan.chain import build_chain
-from millstream.plan.parts import ViewPlan
+from millstream.plan.build import build_chain
+from millstream.plan.chain import ViewPlan
 from millstream.testing import Trial
 
 Begin = Callable[..., Trial]

@@ -23,9 +23,9 @@ from millstream.bench.streams import ROUNDS, Timed, filled, rate, records_of, ti
 from millstream.event import Event
 from millstream.log import open_log
 from millstream.pipeline import Pipeline
-from millstream.plan.nodes import Emit
-from millstream.plan.relation import Relation
-from millstream.plan.window import hopping, session, sliding, tumbling
+from millstream.relation.nodes import Emit
+from millstream.relation.relation import Relation
+from millstream.relation.window import hopping, session, sliding, tumbling
 from millstream.runtime.run import Progress, run
 from millstream.spark.session import spark_session
 

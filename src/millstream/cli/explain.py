@@ -29,8 +29,8 @@ def command(file: str, view: str | None, svg: str | None, as_json: bool) -> None
       millstream explain shop.py per_minute --json
       millstream explain shop.py --svg shop.svg
     """
-    from millstream.plan.explain import explain
-    from millstream.plan.picture import svg as drawn
+    from millstream.explain.explain import explain
+    from millstream.explain.svg import svg as drawn
 
     explanation = explain(opened_pipeline(file, None))
     if view is not None:

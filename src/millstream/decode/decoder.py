@@ -26,10 +26,10 @@ from millstream.kernel.exchange.chunk import Chunk
 from millstream.kernel.host import COLUMNS, Host, is_used
 from millstream.kernel.state.store import NEVER
 from millstream.log.heartbeat import PREFIX, read_heartbeat
-from millstream.plan.chain import Feed
-from millstream.plan.narrow import narrowed
-from millstream.plan.nodes import Column
-from millstream.plan.schema import fields_of
+from millstream.plan.build import Feed
+from millstream.plan.prune_columns import narrowed
+from millstream.relation.nodes import Column
+from millstream.relation.schema import fields_of
 from millstream.scalar.compile import Scalar, compile_scalar, guarded, select_once
 
 Booleans = npt.NDArray[np.bool_]

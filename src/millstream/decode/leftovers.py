@@ -21,10 +21,10 @@ from millstream.errors import NeedsSpark
 from millstream.event import Record
 from millstream.kernel.admission import beat_of
 from millstream.log.heartbeat import read_heartbeat
-from millstream.plan import expression
-from millstream.plan.narrow import narrowed
-from millstream.plan.nodes import Source
-from millstream.plan.schema import fields_of
+from millstream.plan.prune_columns import narrowed
+from millstream.relation import expression
+from millstream.relation.nodes import Source
+from millstream.relation.schema import fields_of
 
 _LONG = 900
 _WHOLE = re.compile(r"-?[0-9]{1,18}")

@@ -27,7 +27,7 @@ from millstream.kernel.state.segments import PLACE, Table, place
 from millstream.kernel.state.store import FOREVER, NEVER, Meta, Store
 from millstream.kernel.watermarks import steps_of
 from millstream.log.heartbeat import Heartbeat
-from millstream.plan.chain import ORIGIN, SINK, Feed, micros
+from millstream.plan.build import ORIGIN, SINK, Feed, micros
 
 ADMITTED, LATE, DUPLICATE, FUTURE, MALFORMED, HEARTBEAT = range(6)
 REASONS = ("admitted", "late", "duplicate", "future", "malformed", "heartbeat")

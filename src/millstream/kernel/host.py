@@ -46,7 +46,7 @@ from millstream.kernel.operators.top import TopKernel
 from millstream.kernel.state.fused_step import Near, Shared
 from millstream.kernel.state.store import FOREVER, NEVER, Memory, Meta, Store
 from millstream.kernel.watermarks import Clock
-from millstream.plan.chain import ADMIT, ORIGIN, SINK, Chain, Feed, Operator, Port
+from millstream.plan.build import ADMIT, ORIGIN, SINK, Chain, Feed, Operator, Port
 from millstream.plan.spec import (
     AsOfJoin,
     Changelog,

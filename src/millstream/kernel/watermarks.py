@@ -15,7 +15,7 @@ import polars as pl
 
 from millstream.kernel.exchange.chunk import Chunk, Kind, Steps, read_steps
 from millstream.kernel.state.store import FOREVER, NEVER
-from millstream.plan.parts import Operator
+from millstream.plan.chain import Operator
 
 Micros = npt.NDArray[np.int64]
 

@@ -20,7 +20,7 @@ from millstream.kernel.exchange.collect import raw_schemas
 from millstream.kernel.host import Host
 from millstream.kernel.state.store import Memory
 from millstream.log import Log
-from millstream.plan.chain import Chain
+from millstream.plan.build import Chain
 from millstream.runtime.analysed import analysed
 from millstream.runtime.delivery import target_of
 from millstream.typecheck.inference import check_types

@@ -21,8 +21,8 @@ from millstream.kernel.state.store import Memory
 from millstream.local.batch import Local
 from millstream.log.sqlite import SqliteLog
 from millstream.pipeline import Pipeline
-from millstream.plan.chain import Chain, ViewPlan, build_chain
-from millstream.plan.nodes import source_of
+from millstream.plan.build import Chain, ViewPlan, build_chain
+from millstream.relation.nodes import source_of
 from millstream.runtime.checkpoint import open_checkpoint
 from millstream.runtime.delivery import Delivery, Position
 from millstream.runtime.heartbeat import Heartbeats

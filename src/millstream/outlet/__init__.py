@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from millstream.outlet.contract import Outlet, Parcel
-from millstream.plan.outgoing import Outgoing, folder_of, scheme_of
+from millstream.relation.sinks import Outgoing, folder_of, scheme_of
 from millstream.secret import resolve
 
 __all__ = ["Outlet", "Parcel", "open_outlet"]

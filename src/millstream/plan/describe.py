@@ -11,8 +11,8 @@ from datetime import timedelta
 from typing import TypeAlias
 
 from millstream.plan import spec as specs
-from millstream.plan.nodes import Emit, Look
-from millstream.plan.schema import format_duration
+from millstream.relation.nodes import Emit, Look
+from millstream.relation.schema import format_duration
 
 Say: TypeAlias = Callable[[str, int], str]
 

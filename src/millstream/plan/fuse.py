@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from millstream.plan import spec as specs
-from millstream.plan.nodes import WINDOW_COLUMNS
-from millstream.plan.parts import ADMIT, SINK, Chain, Feed, Operator, Port
-from millstream.plan.words import Words, spoken
+from millstream.plan.chain import ADMIT, SINK, Chain, Feed, Operator, Port
+from millstream.plan.lineage import Words, spoken
+from millstream.relation.nodes import WINDOW_COLUMNS
 
 
 def fuse(chain: Chain) -> Chain:

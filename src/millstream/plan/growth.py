@@ -10,10 +10,11 @@ from __future__ import annotations
 from typing import Literal, TypeAlias
 
 from millstream.errors import PlanError
-from millstream.plan import describe, expression, kept
+from millstream.plan import describe, retention
 from millstream.plan import spec as specs
-from millstream.plan.parts import Chain, Feed, Operator
-from millstream.plan.words import Words
+from millstream.plan.chain import Chain, Feed, Operator
+from millstream.plan.lineage import Words
+from millstream.relation import expression
 
 Growth: TypeAlias = Literal["none", "keys", "events"]
 
@@ -27,7 +28,7 @@ def growth(chain: Chain) -> dict[int, Growth]:
     found: dict[int, Growth] = {feed.number: "keys" if feed.source.sequence else "none" for feed in chain.feeds}
     for operator in chain.operators:
         endless = flows.keeps_events(operator)
-        found[operator.number] = "none" if kept.is_bounded(operator.spec) else "events" if endless else "keys"
+        found[operator.number] = "none" if retention.is_bounded(operator.spec) else "events" if endless else "keys"
     return found
 
 
@@ -39,7 +40,7 @@ def refuse_endless(view: str, chain: Chain) -> None:
             spec, say = operator.spec, words.say(operator)
             raise PlanError(
                 f"view {view}: {describe.title(spec)} ({describe.does(spec, say)}) keeps something of every event for ever: "
-                f"{kept.keeps(spec, say)}",
+                f"{retention.keeps(spec, say)}",
                 hint=f"{_bound(spec)}; or say that it may grow without end: view(…, unbounded=True)",
             )
 
@@ -55,7 +56,7 @@ class _Flows(Words):
                 own = any(self.is_own(operator.number, key) for key in spec.keys)
                 return any(endless) and (own or any(_lists(each, spec.insert_only) for each in spec.measures))
             case specs.Over():
-                return any(endless) and (spec.horizon is None or kept.reach(spec) is None)
+                return any(endless) and (spec.horizon is None or retention.reach(spec) is None)
             case specs.Top():
                 return any(endless) and not spec.insert_only
             case specs.Deduplicate() | specs.Groups() | specs.TableJoin():

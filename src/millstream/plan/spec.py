@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from millstream.plan.nodes import Column, Emit, Function, How, Look, Ties
+from millstream.relation.nodes import Column, Emit, Function, How, Look, Ties
 
 
 @dataclass(frozen=True, slots=True)

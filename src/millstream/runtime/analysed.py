@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from millstream.errors import PlanError
-from millstream.plan.nodes import Node, Place, Source, Union, inputs_of
-from millstream.plan.texts import texts_of
+from millstream.relation.node_texts import texts_of
+from millstream.relation.nodes import Node, Place, Source, Union, inputs_of
 from millstream.view import View
 
 if TYPE_CHECKING:

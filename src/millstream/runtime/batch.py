@@ -29,7 +29,7 @@ from millstream.log import Log, open_log
 from millstream.log.archive import whole_bounds, whole_offsets
 from millstream.log.heartbeat import write_heartbeat
 from millstream.pipeline import Pipeline
-from millstream.plan.chain import Chain
+from millstream.plan.build import Chain
 from millstream.runtime.analysed import analysed
 from millstream.runtime.begin import RECORDS, chain_of, our_settings, session_for, targets_of
 from millstream.runtime.checkpoint import BATCH, began_at, folder_of, identity_of, versions

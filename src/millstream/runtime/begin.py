@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from millstream.kernel.exchange.collect import raw_schemas
 from millstream.pipeline import Pipeline
-from millstream.plan.chain import Chain, ViewPlan, build_chain
+from millstream.plan.build import Chain, ViewPlan, build_chain
 from millstream.runtime.analysed import analysed
 from millstream.runtime.delivery import target_of
 from millstream.sink import Target
@@ -28,7 +28,7 @@ RECORDS = (
 
 
 def chain_of(pipeline: Pipeline, tasks: int = 1, *, early: bool = False) -> Chain:
-    """The chain of a pipeline; ``tasks`` of a stage share its buckets; ``early`` is :attr:`~millstream.plan.parts.Chain.early`."""
+    """The chain of a pipeline; ``tasks`` of a stage share its buckets; ``early`` is :attr:`~millstream.plan.chain.Chain.early`."""
     pipeline.validate()
     views = [
         ViewPlan(view.name, view.node, view.to, view.emit, view.key, view.refused, view.kept)

@@ -14,7 +14,7 @@ from millstream.errors import CheckpointMismatch, ViewStoreUnavailable
 from millstream.log import open_log
 from millstream.log.archive import whole_bounds
 from millstream.pipeline import Pipeline
-from millstream.plan.layout import kernels
+from millstream.plan.state_layout import kernels
 from millstream.runtime.begin import chain_of
 from millstream.runtime.checkpoint import folder_for, folder_of, read_checkpoint
 from millstream.sink import Entry, open_sink, open_store

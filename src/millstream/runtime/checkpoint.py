@@ -19,8 +19,8 @@ from millstream.address import parse_address
 from millstream.durable import replace_file, unfinished_file
 from millstream.errors import CheckpointMismatch, ConfigError
 from millstream.pipeline import Pipeline
-from millstream.plan.chain import Chain
-from millstream.plan.layout import difference, kernels, layout
+from millstream.plan.build import Chain
+from millstream.plan.state_layout import difference, kernels, layout
 from millstream.runtime.planned import newest_finished
 from millstream.sink import Entry
 
@@ -42,7 +42,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
     tasks: int
     """Tasks of a stage; buckets are dealt out by it, so it stays what it was at the start."""
     layout: dict[str, str] = {}
-    """What has state under which number; see :mod:`millstream.plan.layout`. Those of format 1 do not say."""
+    """What has state under which number; see :mod:`millstream.plan.state_layout`. Those of format 1 do not say."""
     format: int = FORMAT
     epoch: int = 0
     """Above that of every earlier checkpoint of the pipeline: what is sent to sinks is numbered by it and the batch."""
@@ -54,7 +54,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
     spark: str = ""
     """The version of Spark that wrote it; older ones do not say."""
     early: bool = False
-    """Whether streams that only tell time are admitted where they are read; see :class:`~millstream.plan.parts.Chain`."""
+    """Whether streams that only tell time are admitted where they are read; see :class:`~millstream.plan.chain.Chain`."""
 
 
 def open_checkpoint(

@@ -21,7 +21,7 @@ from millstream.errors import ExpressionFailed
 from millstream.kernel.exchange.chunk import WEIGHT, Chunk
 from millstream.kernel.exchange.collect import Arrived, unpack
 from millstream.kernel.exchange.projection import finish_alone
-from millstream.plan.chain import ORIGIN, Chain, Output
+from millstream.plan.build import ORIGIN, Chain, Output
 from millstream.runtime.sending import IMPATIENT, Patience, Sender, letters
 from millstream.sink import Batch, Sink, Target, judge_at
 from millstream.sink.contract import COUNTED, COUNTS, REJECTS, Refusal, refused_by

@@ -32,7 +32,7 @@ from millstream.errors import (
 )
 from millstream.log import open_log
 from millstream.pipeline import Pipeline
-from millstream.plan.chain import Chain, Feed
+from millstream.plan.build import Chain, Feed
 from millstream.runtime.delivery import Position
 from millstream.spark.lower import decode
 from millstream.spark.records import batch_records

@@ -18,8 +18,8 @@ from millstream.errors import NotAllowed
 from millstream.kernel.state.store import FOREVER
 from millstream.log import Log
 from millstream.log.heartbeat import write_heartbeat
-from millstream.plan.chain import Chain, micros
-from millstream.plan.nodes import EventTime
+from millstream.plan.build import Chain, micros
+from millstream.relation.nodes import EventTime
 from millstream.runtime.delivery import Position
 
 if TYPE_CHECKING:

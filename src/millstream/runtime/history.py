@@ -12,8 +12,8 @@ from typing import Any
 
 from millstream.errors import PipelineError
 from millstream.log.contract import Log, TopicSettings
-from millstream.plan.nodes import Join, Node, inputs_of, sources_of
-from millstream.plan.schema import format_duration
+from millstream.relation.nodes import Join, Node, inputs_of, sources_of
+from millstream.relation.schema import format_duration
 
 _UNITS = {"d": timedelta(days=1), "h": timedelta(hours=1), "m": timedelta(minutes=1), "s": timedelta(seconds=1)}
 

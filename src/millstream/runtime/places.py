@@ -17,7 +17,7 @@ from millstream.errors import CheckpointMismatch, PipelineError, TakenOver, Unkn
 from millstream.failpoint import failpoint
 from millstream.outlet import Outlet, open_outlet
 from millstream.pipeline import Pipeline
-from millstream.plan.outgoing import Outgoing
+from millstream.relation.sinks import Outgoing
 from millstream.runtime.checkpoint import folder_for, folder_of
 from millstream.runtime.marks import sent_before
 from millstream.runtime.sending import IMPATIENT, Patience, Sender

@@ -32,7 +32,7 @@ from millstream.log.scan import Part, records_within
 from millstream.log.sqlite import SqliteLog
 from millstream.outlet import Outlet
 from millstream.pipeline import Pipeline
-from millstream.plan.schema import parse_duration
+from millstream.relation.schema import parse_duration
 from millstream.runtime.analysed import analysed
 from millstream.runtime.begin import as_it_runs, chain_of, our_settings, session_for, targets_of
 from millstream.runtime.checkpoint import (

@@ -30,7 +30,7 @@ from millstream.errors import (
 from millstream.failpoint import failpoint
 from millstream.outlet import Outlet, Parcel
 from millstream.outlet.contract import check_remembered
-from millstream.plan.outgoing import Outgoing
+from millstream.relation.sinks import Outgoing
 from millstream.runtime.marks import EPOCH, Marks
 from millstream.runtime.planned import newest_planned
 from millstream.sink.contract import REJECTS, WEIGHT, Refusal, Target

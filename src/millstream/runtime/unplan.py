@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from millstream.outlet import Outlet
-from millstream.plan.outgoing import Outgoing
+from millstream.relation.sinks import Outgoing
 from millstream.runtime.marks import EPOCH, Marks
 from millstream.runtime.planned import drop_plan, unwritten
 from millstream.runtime.sending import Patience

@@ -17,7 +17,7 @@ from millstream.errors import CheckpointMismatch, PipelineError
 from millstream.kernel.exchange.chunk import WEIGHT
 from millstream.log import open_log
 from millstream.pipeline import Pipeline
-from millstream.plan.chain import Chain
+from millstream.plan.build import Chain
 from millstream.runtime.batch import compute
 from millstream.runtime.begin import chain_of, session_for
 from millstream.runtime.delivery import Position, accepted

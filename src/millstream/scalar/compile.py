@@ -18,7 +18,7 @@ from functools import reduce
 import polars as pl
 from sqlglot import Token, TokenError, TokenType
 
-from millstream.plan.schema import tokens_of
+from millstream.relation.schema import tokens_of
 from millstream.scalar.functions import TYPES, call, cast, concat, operate
 from millstream.scalar.term import (
     COMPARISONS,

@@ -21,18 +21,18 @@ import polars as pl
 import pyarrow as pa
 
 from millstream.errors import MillstreamError, NeedsSpark
+from millstream.explain.explain import explain
+from millstream.explain.report import Explanation
 from millstream.kernel.exchange.collect import unpack
 from millstream.kernel.state.store import Memory
 from millstream.log import Log, open_log
 from millstream.log.sqlite import SqliteLog
 from millstream.outlet.call import Change
 from millstream.pipeline import Pipeline
-from millstream.plan.chain import ORIGIN, ViewPlan, build_chain
-from millstream.plan.explain import explain
-from millstream.plan.explanation import Explanation
-from millstream.plan.expression import plain_column
-from millstream.plan.nodes import Emit, Node, Select, Source, Top, sources_of
-from millstream.plan.relation import Relation
+from millstream.plan.build import ORIGIN, ViewPlan, build_chain
+from millstream.relation.expression import plain_column
+from millstream.relation.nodes import Emit, Node, Select, Source, Top, sources_of
+from millstream.relation.relation import Relation
 from millstream.shell.rejected import LETTERS, VERDICTS, Rejected
 from millstream.sink import open_store
 from millstream.sink.contract import WEIGHT

@@ -13,10 +13,10 @@ from millstream.errors import PlanError
 from millstream.log import open_log
 from millstream.log.lag import stored
 from millstream.pipeline import Pipeline
-from millstream.plan.nodes import Source
-from millstream.plan.place import said_at
-from millstream.plan.relation import Relation
-from millstream.plan.schema import format_duration
+from millstream.relation.nodes import Source
+from millstream.relation.relation import Relation
+from millstream.relation.schema import format_duration
+from millstream.relation.source_location import said_at
 from millstream.shell.query import Query
 from millstream.shell.rejected import Rejected
 from millstream.sql.ending import check_lateness, read_once

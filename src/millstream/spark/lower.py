@@ -17,10 +17,10 @@ from millstream.kernel.admission import FAILED, IGNORED
 from millstream.kernel.host import Host, column_of, is_used
 from millstream.kernel.state.store import FOREVER
 from millstream.log.heartbeat import heartbeat_sql
-from millstream.plan import expression
-from millstream.plan.chain import Chain, Feed, micros
-from millstream.plan.narrow import narrowed
-from millstream.plan.nodes import META_COLUMNS, EventTime, Source
+from millstream.plan.build import Chain, Feed, micros
+from millstream.plan.prune_columns import narrowed
+from millstream.relation import expression
+from millstream.relation.nodes import META_COLUMNS, EventTime, Source
 from millstream.spark import stateful
 from millstream.spark.attempt import tried
 from millstream.spark.shortcut import CHUNK

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from millstream.errors import PlanError
-from millstream.plan.condition import parts, unbracketed, without_null
-from millstream.plan.expression import replace_calls
+from millstream.relation.expression import replace_calls
+from millstream.relation.predicate import parts, unbracketed, without_null
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

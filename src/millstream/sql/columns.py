@@ -6,9 +6,9 @@ from datetime import timedelta
 from typing import NamedTuple
 
 from millstream.errors import PlanError
-from millstream.plan.nodes import Place
-from millstream.plan.place import placed
-from millstream.plan.schema import parse_columns
+from millstream.relation.nodes import Place
+from millstream.relation.schema import parse_columns
+from millstream.relation.source_location import placed
 from millstream.sql.script import Reader
 
 

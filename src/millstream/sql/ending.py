@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from millstream.errors import PlanError
-from millstream.plan.nodes import Emit, Place, Source, sources_of
-from millstream.plan.relation import Relation
-from millstream.plan.schema import format_duration
+from millstream.relation.nodes import Emit, Place, Source, sources_of
+from millstream.relation.relation import Relation
+from millstream.relation.schema import format_duration
 from millstream.sql.hints import in_sql
 from millstream.sql.query import Origin, compile_query
 from millstream.sql.script import Reader, Statement, cut

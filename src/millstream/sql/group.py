@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from millstream.plan import expression
-from millstream.plan.facts import visible
-from millstream.plan.nodes import WINDOW_COLUMNS, Window
-from millstream.plan.place import placed, said_at
-from millstream.plan.relation import Relation
+from millstream.relation import expression
+from millstream.relation.nodes import WINDOW_COLUMNS, Window
+from millstream.relation.properties import visible
+from millstream.relation.relation import Relation
+from millstream.relation.source_location import placed, said_at
 from millstream.sql.calls import aggregates, closing, name_windows
 from millstream.sql.items import Above
 from millstream.sql.joins import free

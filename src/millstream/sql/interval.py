@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import TypeAlias
 
 from millstream.errors import PlanError
-from millstream.plan.schema import parse_duration
+from millstream.relation.schema import parse_duration
 from millstream.sql.words import Piece, Word, depths, part, split, unwrap, words
 
 Bounds: TypeAlias = tuple[timedelta | None, timedelta | None]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from millstream.plan import expression
-from millstream.plan.place import said_at
-from millstream.plan.relation import Relation
+from millstream.relation import expression
+from millstream.relation.relation import Relation
+from millstream.relation.source_location import said_at
 from millstream.sql.calls import NULLS_HINT, Untaken, aggregates, closing, cut_order, name_windows
 from millstream.sql.joins import free
 from millstream.sql.scope import Scope, path

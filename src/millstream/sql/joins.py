@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from millstream.errors import PlanError
-from millstream.plan import expression
-from millstream.plan.facts import event_time, is_stream
-from millstream.plan.place import said_at
-from millstream.plan.relation import Relation
+from millstream.relation import expression
+from millstream.relation.properties import event_time, is_stream
+from millstream.relation.relation import Relation
+from millstream.relation.source_location import said_at
 from millstream.sql.interval import Bounds, both, bounds
 from millstream.sql.scope import Entry, Scope, names_in, path, query_inside
 from millstream.sql.syntax import Exploded, Joined

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from millstream.plan import expression
-from millstream.plan.nodes import Look, Node, Over, Select
-from millstream.plan.place import said_at
-from millstream.plan.relation import Relation
+from millstream.relation import expression
+from millstream.relation.nodes import Look, Node, Over, Select
+from millstream.relation.relation import Relation
+from millstream.relation.source_location import said_at
 from millstream.sql.calls import Spec, Untaken, looks, spec
 from millstream.sql.items import Above
 from millstream.sql.scope import names_in

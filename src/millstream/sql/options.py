@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from millstream.errors import PlanError
-from millstream.plan.source import Clock
+from millstream.relation.source import Clock
 from millstream.sql.script import Option, Reader, cut
 
 Given: TypeAlias = dict[str, Any]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from millstream.errors import PlanError
-from millstream.plan import expression
-from millstream.plan.nodes import How
+from millstream.relation import expression
+from millstream.relation.nodes import How
 from millstream.sql.syntax import Exploded, Item, Joined, Query, Select
 from millstream.sql.table import HOWS, REFUSED_TABLES, TableReader
 from millstream.sql.words import Piece, Text, read_words, split

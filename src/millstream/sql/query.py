@@ -10,10 +10,10 @@ import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from millstream.plan import expression
-from millstream.plan.facts import event_time, visible
-from millstream.plan.place import placed, said_at
-from millstream.plan.relation import Relation
+from millstream.relation import expression
+from millstream.relation.properties import event_time, visible
+from millstream.relation.relation import Relation
+from millstream.relation.source_location import placed, said_at
 from millstream.sql import joins
 from millstream.sql.calls import aggregates, looks
 from millstream.sql.group import grouped, is_grouped

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from millstream.errors import PlanError
-from millstream.plan import expression
-from millstream.plan.place import placed
+from millstream.relation import expression
+from millstream.relation.source_location import placed
 from millstream.sql.words import Piece, Text, words
 
 Fallback = Callable[[str, int], str | None]

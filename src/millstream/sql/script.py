@@ -16,9 +16,9 @@ from sqlglot import Token, TokenError, TokenType
 from sqlglot.dialects import Databricks
 
 from millstream.errors import PlanError
-from millstream.plan.nodes import Place
-from millstream.plan.place import placed
-from millstream.plan.schema import parse_duration
+from millstream.relation.nodes import Place
+from millstream.relation.schema import parse_duration
+from millstream.relation.source_location import placed
 
 _STRINGS = (TokenType.STRING, TokenType.RAW_STRING)
 _DEPTH = {"(": 1, "<": 1, "[": 1, ")": -1, ">": -1, "]": -1}

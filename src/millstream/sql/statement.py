@@ -13,10 +13,10 @@ from typing import Any, NamedTuple, TypeVar
 
 from millstream.errors import MillstreamError, PlanError
 from millstream.pipeline import Pipeline
-from millstream.plan.nodes import Emit, Place, sources_of
-from millstream.plan.place import said_at
-from millstream.plan.relation import Relation
-from millstream.plan.schema import format_duration, parse_duration
+from millstream.relation.nodes import Emit, Place, sources_of
+from millstream.relation.relation import Relation
+from millstream.relation.schema import format_duration, parse_duration
+from millstream.relation.source_location import said_at
 from millstream.sql.columns import read_columns
 from millstream.sql.ending import Query, check_lateness, read_query
 from millstream.sql.hints import in_sql

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from millstream.plan.place import said_at
-from millstream.plan.relation import Relation
+from millstream.relation.relation import Relation
+from millstream.relation.source_location import said_at
 from millstream.sql.calls import closing
 from millstream.sql.joins import SIDES, equality_text, equation
 from millstream.sql.parse import parse_query

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from millstream.plan.nodes import How
+from millstream.relation.nodes import How
 from millstream.sql.words import Piece
 
 Kind: TypeAlias = Literal["tumble", "hop", "session", "slide"]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import get_args
 
 from millstream.errors import PlanError
-from millstream.plan.nodes import How
+from millstream.relation.nodes import How
 from millstream.sql.syntax import Deduplicated, Kind, Query, Table, Windowed
 from millstream.sql.words import Piece, Text, Word, depths, part, split, words
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from millstream.errors import PlanError
-from millstream.plan.nodes import WINDOW_COLUMNS, Window
-from millstream.plan.place import said_at
-from millstream.plan.relation import Relation
-from millstream.plan.window import hopping, session, sliding, tumbling
+from millstream.relation.nodes import WINDOW_COLUMNS, Window
+from millstream.relation.relation import Relation
+from millstream.relation.source_location import said_at
+from millstream.relation.window import hopping, session, sliding, tumbling
 from millstream.sql.calls import closing
 from millstream.sql.interval import duration
 from millstream.sql.scope import Entry, Scope, path

@@ -13,8 +13,8 @@ from typing import NamedTuple
 from sqlglot import TokenError, TokenType
 
 from millstream.errors import PlanError
-from millstream.plan.nodes import Place
-from millstream.plan.schema import tokens_of
+from millstream.relation.nodes import Place
+from millstream.relation.schema import tokens_of
 
 _STRINGS = frozenset(kind for kind in TokenType if kind.name.endswith("STRING"))
 _OPENING, _CLOSING = ("(", "[", "CASE"), (")", "]", "END")

@@ -26,10 +26,10 @@ from millstream.failpoint import armed
 from millstream.load import load_pipeline
 from millstream.local.engine import Engine
 from millstream.pipeline import Pipeline
-from millstream.plan import expression
-from millstream.plan.chain import Output
-from millstream.plan.nodes import Source, source_of
-from millstream.plan.schema import parse_duration
+from millstream.plan.build import Output
+from millstream.relation import expression
+from millstream.relation.nodes import Source, source_of
+from millstream.relation.schema import parse_duration
 from millstream.runtime.heartbeat import append_heartbeat
 from millstream.sink import open_store
 from millstream.sink.contract import COUNTED

@@ -16,10 +16,10 @@ from millstream.decode.timestamps import STAMP
 from millstream.errors import PlanError
 from millstream.kernel.host import input_frames
 from millstream.kernel.operators.map_groups import type_of
-from millstream.plan import expression
-from millstream.plan.chain import Chain, Feed
-from millstream.plan.facts import has_aggregate
-from millstream.plan.nodes import (
+from millstream.plan.build import Chain, Feed
+from millstream.relation import expression
+from millstream.relation.node_texts import texts_of
+from millstream.relation.nodes import (
     WINDOW_COLUMNS,
     Aggregate,
     Aggregation,
@@ -42,9 +42,9 @@ from millstream.plan.nodes import (
     inputs_of,
     output_columns,
 )
-from millstream.plan.place import placed
-from millstream.plan.schema import fields_of, inner_of
-from millstream.plan.texts import texts_of
+from millstream.relation.properties import has_aggregate
+from millstream.relation.schema import fields_of, inner_of
+from millstream.relation.source_location import placed
 from millstream.scalar.compile import compile_scalar
 from millstream.typecheck.rules import ANY_MAP, MAKES_MAP, VARIANT, incomparable, map_of, refusal, say, widest
 

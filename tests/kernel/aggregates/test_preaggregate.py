@@ -18,8 +18,8 @@ from millstream.kernel.exchange.send import send
 from millstream.kernel.kernel import State
 from millstream.kernel.operators.aggregate import ReduceKernel
 from millstream.kernel.state.store import NEVER, Memory, Meta
-from millstream.plan.nodes import WINDOW_COLUMNS, Aggregation, EventTime, Source
 from millstream.plan.spec import Measure, Reduce
+from millstream.relation.nodes import WINDOW_COLUMNS, Aggregation, EventTime, Source
 from tests.kernel import oracle
 from tests.kernel.operators import test_aggregate
 from tests.kernel.operators.test_aggregate import COLUMNS, SECOND, TYPES, aggregate_of, chain_of

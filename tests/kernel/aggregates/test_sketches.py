@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 
 from millstream import Pipeline, Relation, rows, session, sliding, tumbling
 from millstream.errors import MachineError, PipelineError, PlanError
+from millstream.explain.explain import explain
 from millstream.kernel.aggregates.sketches import looked, merged, sketched
 from millstream.kernel.state.store import FOREVER, Meta
-from millstream.plan.explain import explain
-from millstream.plan.nodes import Emit
 from millstream.plan.spec import Measure, Reduce, Session
+from millstream.relation.nodes import Emit
 from tests.kernel.alone import SECOND, TYPES, Alone, Change, Row, Script
 from tests.kernel.local import STAMP
 from tests.kernel.oracle import moment, stamp

@@ -10,8 +10,8 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from millstream.kernel.exchange.top_prefilter import promising
-from millstream.plan.nodes import Ties
 from millstream.plan.spec import Order, Top
+from millstream.relation.nodes import Ties
 from tests.kernel.alone import TYPES, Alone, Row, any_row
 
 few = settings(max_examples=15, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))

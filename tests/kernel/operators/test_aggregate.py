@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 
 from millstream.errors import PipelineError
 from millstream.kernel.state import segments
-from millstream.plan.chain import Chain, ViewPlan, build_chain
-from millstream.plan.nodes import Aggregate, Aggregation, Column, EventTime, Late, Named, Source, Tumbling
+from millstream.plan.build import Chain, ViewPlan, build_chain
+from millstream.relation.nodes import Aggregate, Aggregation, Column, EventTime, Late, Named, Source, Tumbling
 from tests.kernel import oracle
 from tests.kernel.local import STAMP, Local, Rec, retracting
 

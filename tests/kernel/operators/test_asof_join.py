@@ -13,8 +13,8 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from millstream.plan.chain import Chain
-from millstream.plan.nodes import (
+from millstream.plan.build import Chain
+from millstream.relation.nodes import (
     Aggregate,
     Aggregation,
     Column,

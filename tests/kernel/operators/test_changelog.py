@@ -13,8 +13,8 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from millstream.plan.chain import Chain, ViewPlan, build_chain
-from millstream.plan.nodes import Aggregate, Aggregation, Column, Named, Source, Where
+from millstream.plan.build import Chain, ViewPlan, build_chain
+from millstream.relation.nodes import Aggregate, Aggregation, Column, Named, Source, Where
 from tests.kernel import oracle
 from tests.kernel.local import Local, Rec, hashable, retracting
 

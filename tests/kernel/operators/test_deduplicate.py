@@ -11,8 +11,8 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from millstream.kernel.state.store import FOREVER
-from millstream.plan.nodes import Emit
 from millstream.plan.spec import Deduplicate, Horizon, Order
+from millstream.relation.nodes import Emit
 from tests.kernel import oracle
 from tests.kernel.alone import SECOND, TYPES, Alone, Row, Script, any_row
 from tests.kernel.operators.test_top import grouped, values

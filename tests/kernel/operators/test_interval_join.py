@@ -17,8 +17,8 @@ from millstream.errors import PipelineError
 from millstream.kernel.operators import join
 from millstream.kernel.state import segments
 from millstream.kernel.state.store import FOREVER
-from millstream.plan.chain import Chain, ViewPlan, build_chain, micros
-from millstream.plan.nodes import (
+from millstream.plan.build import Chain, ViewPlan, build_chain, micros
+from millstream.relation.nodes import (
     Aggregate,
     Aggregation,
     Column,

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from millstream.errors import ExpressionFailed, PipelineError, PlanError
 from millstream.kernel.host import input_frames
 from millstream.kernel.operators import join
-from millstream.plan.chain import Chain, ViewPlan, build_chain
-from millstream.plan.nodes import (
+from millstream.plan.build import Chain, ViewPlan, build_chain
+from millstream.plan.spec import Top as TopSpec
+from millstream.relation.nodes import (
     Aggregate,
     Aggregation,
     Column,
@@ -34,7 +35,6 @@ from millstream.plan.nodes import (
     Where,
     output_columns,
 )
-from millstream.plan.spec import Top as TopSpec
 from tests.kernel import oracle
 from tests.kernel.local import Local, Rec, hashable, types_by_name
 

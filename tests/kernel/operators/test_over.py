@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from millstream.errors import PipelineError, PlanError
 from millstream.kernel.aggregates import window_functions as frame
 from millstream.kernel.state.store import FOREVER
-from millstream.plan.nodes import Emit, Frame, Look
 from millstream.plan.spec import Horizon, Measure, Order, Over
+from millstream.relation.nodes import Emit, Frame, Look
 from tests.kernel import oracle
 from tests.kernel.alone import SECOND, TYPES, Alone, Row, Script, any_row
 from tests.kernel.local import hashable

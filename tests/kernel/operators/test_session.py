@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from millstream.errors import PipelineError
 from millstream.kernel.state import keyed_rows
 from millstream.kernel.state.store import FOREVER
-from millstream.plan.nodes import Emit
 from millstream.plan.spec import Measure, Session
+from millstream.relation.nodes import Emit
 from tests.kernel import oracle
 from tests.kernel.alone import SECOND, Alone, Row, Script, any_row
 from tests.kernel.local import hashable

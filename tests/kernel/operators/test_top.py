@@ -16,8 +16,8 @@ from millstream.kernel.state import segments
 from millstream.kernel.state.segments import PLACE, Table
 from millstream.kernel.state.segments import place as place_of
 from millstream.kernel.state.store import NEVER, Meta
-from millstream.plan.nodes import Ties
 from millstream.plan.spec import Horizon, Order, Top
+from millstream.relation.nodes import Ties
 from tests.kernel import oracle
 from tests.kernel.alone import SECOND, TYPES, Alone, Row, Script, any_row
 from tests.kernel.local import hashable

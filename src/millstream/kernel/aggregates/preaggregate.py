@@ -22,8 +22,8 @@ from millstream.kernel.aggregates.accumulators import ROWS, Linear, weigh
 from millstream.kernel.aggregates.time_windows import micros, windows_of
 from millstream.kernel.exchange.chunk import WEIGHT
 from millstream.kernel.kernel import matched
-from millstream.plan.nodes import WINDOW_COLUMNS
 from millstream.plan.spec import Reduce
+from millstream.relation.nodes import WINDOW_COLUMNS
 
 AT = "_at"
 """The number of a group among those of its sums."""

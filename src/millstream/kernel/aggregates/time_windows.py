@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from millstream.plan.nodes import WINDOW_COLUMNS
+from millstream.relation.nodes import WINDOW_COLUMNS
 
 
 def in_windows(rows: pl.DataFrame, size: int, every: int) -> pl.DataFrame:

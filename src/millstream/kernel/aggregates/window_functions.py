@@ -18,8 +18,8 @@ from millstream.errors import PipelineError, PlanError
 from millstream.kernel.aggregates import sum_double
 from millstream.kernel.aggregates.accumulators import Linear, bags, look, rendered, sets_for_distinct, sizes, weigh
 from millstream.kernel.state.keyed_rows import group_numbers
-from millstream.plan.nodes import Frame, Look
 from millstream.plan.spec import Measure, Order, Reduce
+from millstream.relation.nodes import Frame, Look
 
 PAIRS = 20_000_000
 """Rows that all frames of a batch may have together, for aggregates that look at each of them."""

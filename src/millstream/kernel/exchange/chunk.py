@@ -20,8 +20,8 @@ from millstream.errors import ExpressionFailed, PlanError
 from millstream.kernel.exchange.bucket_labels import labels
 from millstream.kernel.exchange.projection import compiled
 from millstream.kernel.state.hash import hash_columns
-from millstream.plan.chain import SINK, Port
-from millstream.plan.parts import Computed
+from millstream.plan.build import SINK, Port
+from millstream.plan.chain import Computed
 
 WEIGHT = "_weight"
 """How often a row appears (or, below zero, disappears). A chunk without it is of rows that appear once."""

@@ -11,7 +11,7 @@ import polars as pl
 from millstream.kernel.admission import Count
 from millstream.kernel.exchange.chunk import WEIGHT, Chunk, Kind, from_bytes, one_frame
 from millstream.kernel.host import Held, input_frames
-from millstream.plan.chain import ORIGIN, Chain
+from millstream.plan.build import ORIGIN, Chain
 
 
 @dataclass

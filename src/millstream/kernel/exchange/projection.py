@@ -7,7 +7,7 @@ from functools import cache
 import polars as pl
 
 from millstream.errors import NeedsSpark
-from millstream.plan.chain import Output
+from millstream.plan.build import Output
 from millstream.scalar.compile import Scalar, compile_scalar
 
 

@@ -12,7 +12,7 @@ from millstream.kernel.aggregates.preaggregate import Adder, is_less
 from millstream.kernel.exchange.chunk import SIDES, Chunk, Kind, cut, pieces, shaped
 from millstream.kernel.exchange.projection import finish_alone
 from millstream.kernel.exchange.top_prefilter import promising
-from millstream.plan.parts import Output, Port
+from millstream.plan.chain import Output, Port
 
 
 def send(rows: pl.DataFrame, port: Port, bucket: int = 0) -> Iterator[Chunk]:

@@ -17,8 +17,8 @@ from millstream.kernel.aggregates.time_windows import in_windows, micros
 from millstream.kernel.kernel import State, differing, matched, signed
 from millstream.kernel.state.hash import hash_after, hash_columns
 from millstream.kernel.state.segments import PLACE, Places, placed
-from millstream.plan.nodes import WINDOW_COLUMNS
 from millstream.plan.spec import Reduce
+from millstream.relation.nodes import WINDOW_COLUMNS
 
 
 class ReduceKernel:

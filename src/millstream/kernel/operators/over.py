@@ -13,8 +13,8 @@ from millstream.kernel.aggregates.window_functions import Layout, called
 from millstream.kernel.kernel import State
 from millstream.kernel.operators.top import in_order
 from millstream.kernel.state.keyed_rows import ONE, WAKE, Keyed, difference, repeated, weighed, with_key
-from millstream.plan.nodes import WINDOW_COLUMNS, Frame
 from millstream.plan.spec import Over
+from millstream.relation.nodes import WINDOW_COLUMNS, Frame
 
 
 class OverKernel:

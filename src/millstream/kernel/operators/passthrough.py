@@ -7,8 +7,8 @@ import polars as pl
 from millstream.kernel.aggregates.time_windows import in_windows
 from millstream.kernel.exchange.chunk import WEIGHT
 from millstream.kernel.kernel import State
-from millstream.plan.nodes import WINDOW_COLUMNS
 from millstream.plan.spec import Pass
+from millstream.relation.nodes import WINDOW_COLUMNS
 
 
 class PassKernel:

@@ -28,8 +28,8 @@ from millstream.kernel.aggregates.sketches import SKETCH, merged, sketched
 from millstream.kernel.kernel import State, matched
 from millstream.kernel.state.keyed_rows import ONE, WAKE, Keyed, check_size, difference, with_key
 from millstream.kernel.state.segments import PLACE
-from millstream.plan.nodes import WINDOW_COLUMNS
 from millstream.plan.spec import Reduce, Session
+from millstream.relation.nodes import WINDOW_COLUMNS
 
 _FROM, _TO = "_from", "_to"  # the first and last moment of an atom
 _START, _LAST = "_start", "_last"  # those of the session it is in

@@ -13,7 +13,7 @@ import polars as pl
 
 from millstream.kernel.exchange.chunk import SIDES, Kind, shaped
 from millstream.kernel.state.store import Store
-from millstream.plan.chain import Port
+from millstream.plan.build import Port
 
 _ROOM = 48
 """Bits for the numbers of one kernel's segments, of which the tables of a kernel use those above 40."""

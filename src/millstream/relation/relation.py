@@ -1,0 +1,404 @@
+"""Relations: what a pipeline's author holds and builds views from.
+
+A relation is a node of the plan and nothing else, so building one runs nothing, and each method gives a new one. Whatever does
+not hold together is refused here, in the line that says it: every error begins with the place in the user's file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from textwrap import indent
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from millstream.errors import PlanError
+from millstream.relation import expression, operations
+from millstream.relation.approximate import check_approximate
+from millstream.relation.foreign_names import attribute_error, meant_relation
+from millstream.relation.join import Within, describe_join, join
+from millstream.relation.nodes import (
+    WINDOW_COLUMNS,
+    Aggregate,
+    Aggregation,
+    Deduplicate,
+    Explode,
+    Frame,
+    Hopping,
+    How,
+    Join,
+    Look,
+    MapGroups,
+    Named,
+    Node,
+    Ordering,
+    Over,
+    Select,
+    Source,
+    Ties,
+    Top,
+    Tumbling,
+    Union,
+    Where,
+    Window,
+    Windowed,
+    output_columns,
+)
+from millstream.relation.properties import event_time, has_aggregate, has_window, is_column, natural_key, visible
+from millstream.relation.schema import format_duration
+from millstream.relation.source_location import here, placed
+from millstream.relation.window import checked_window, describe_window, tumbling
+
+__all__ = [
+    "Grouped",
+    "Relation",
+    "event_time",
+    "has_aggregate",
+    "has_window",
+    "here",
+    "natural_key",
+    "placed",
+    "tumbling",
+]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Relation:
+    """A stream, a table, or what was made of one; two that say the same are equal."""
+
+    node: Node
+    name: str = field(default="", compare=False)
+    """What a join's equalities may call it; a source's own name unless :meth:`alias` says otherwise."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of its columns, in order."""
+        return output_columns(self.node)
+
+    def where(self, condition: str) -> Relation:
+        """Keep the rows for which a Spark SQL condition is true."""
+        place = here()
+        with placed(place):
+            expression.check(condition, visible(self.node), "where")
+        return replace(self, node=Where(self.node, condition, place))
+
+    def select(self, *columns: str) -> Relation:
+        """Give each row these columns: ``"page"``, ``"amount * 2 AS twice"``, or ``"*"`` for those there are."""
+        place = here()
+        with placed(place):
+            if not columns:
+                raise PlanError("select: expected at least one column; found none")
+            named: list[Named] = []
+            for text in columns:
+                if isinstance(text, str) and text.strip() == "*":
+                    named += [Named(name, expression.quote(name)) for name in self.columns]
+                else:
+                    named.append(_named(text, self.node, "select"))
+            _check_names([each.name for each in named], "select")
+        return replace(self, node=Select(self.node, tuple(named), place))
+
+    def group_by(self, *keys: str | Window) -> Grouped:
+        """Gather rows with equal keys, and of one window if there is one; ``.agg`` says what to make of them.
+
+        Keys are columns or expressions with a name. Without any, all rows are one group.
+        """
+        place = here()
+        with placed(place):
+            windows = [key for key in keys if isinstance(key, Window)]
+            if len(windows) > 1:
+                raise PlanError(f"group_by: expected at most one window; found {len(windows)}")
+            named = tuple(_named(key, self.node, "group_by") for key in keys if not isinstance(key, Window))
+            _check_names([key.name for key in named], "group_by")
+            window = checked_window(windows[0], self.node) if windows else None
+            if window and (taken := [key.name for key in named if key.name.lower() in WINDOW_COLUMNS]):
+                raise PlanError(f"group_by: {taken[0]} is a column of the window already")
+        return Grouped(self.node, named, window)
+
+    def windowed(self, window: Tumbling | Hopping) -> Relation:
+        """Give each row ``window_start`` and ``window_end``, once for every window that holds it: ``tumbling`` or ``hopping``.
+
+        What is made of them per window, by ``top``, ``over``, a join or a group, is forgotten when the window is over. With
+        ``emit="final"`` they count when it closes. They have no event time any more: when they come depends on their window.
+        """
+        place = here()
+        with placed(place):
+            if not isinstance(window, Tumbling | Hopping):
+                raise PlanError(
+                    f"windowed: expected windows that are the same for all rows, tumbling(…) or hopping(…); found {window!r}",
+                    hint="sessions and sliding windows are for group_by",
+                )
+            made = Windowed(self.node, checked_window(window, self.node, "windowed"), place)  # type: ignore[arg-type]
+            _check_names(list(output_columns(made)), "windowed")
+        return Relation(made)
+
+    def distinct(self) -> Relation:
+        """Keep one of rows that are equal in all columns."""
+        keys = tuple(Named(name, expression.quote(name)) for name in self.columns)
+        return Relation(Aggregate(self.node, keys, None, (), here()))
+
+    def top(self, count: int, by: str, per: str | Sequence[str] | None = None, *, ties: Ties | None = None) -> Relation:
+        """Keep the first rows in an order, ``"n DESC, page"``, of each group with equal ``per``.
+
+        Ties are broken by the whole row. One more than there is room for is left out, also if it is equal. With
+        ``ties="rank"`` or ``"dense_rank"`` rows of equal order have one rank, as in SQL, and all of rank up to ``count`` stay.
+        """
+        place = here()
+        with placed(place):
+            return Relation(operations.top(self.node, count, by, per, ties, place))
+
+    def deduplicate(self, ids: str | Sequence[str], within: str | timedelta | None = None) -> Relation:
+        """Keep, of rows with one id, the first by event time, and no other that is at most ``within`` after it (None: ever)."""
+        place = here()
+        with placed(place):
+            return Relation(operations.deduplicate(self.node, ids, within, place))
+
+    def union(self, *others: Relation) -> Relation:
+        """All rows of relations with the same columns; equal ones as often as they are there (``distinct`` for once)."""
+        place = here()
+        with placed(place):
+            if wrong := [each for each in others if not isinstance(each, Relation)]:
+                raise PlanError(f"union: expected relations; found {wrong[0]!r}", hint=meant_relation(wrong[0]))
+            return Relation(operations.union((self.node, *(each.node for each in others)), place))
+
+    def explode(self, array: str, as_: str) -> Relation:
+        """Give each row once for each element of an array, the element as one more column; none for an empty array or null."""
+        place = here()
+        with placed(place):
+            made = operations.explode(self.node, array, as_, place)
+            _check_names([*self.columns, as_], "explode")
+        return Relation(made)
+
+    def map_groups(self, function: Callable[[Any], Any], key: str | Sequence[str], schema: str) -> Relation:
+        """Give what a function makes of all rows of each key: a Polars frame in, one with the columns of ``schema`` out.
+
+        The result has the key's columns before those. The function is asked again whenever a key's rows change, and must give
+        the same answer each time: streamed = batch depends on it.
+        """
+        place = here()
+        with placed(place):
+            keys = tuple(_named(text, self.node, "map_groups") for text in operations.as_list(key))
+            made = operations.map_groups(self.node, function, keys, schema, place)
+            _check_names(list(output_columns(made)), "map_groups")
+        return Relation(made)
+
+    def over(
+        self, partition: str | Sequence[str] | None = None, order: str | None = None, frame: Frame | None = None
+    ) -> Neighbours:
+        """Look at each row among those of equal ``partition``, in an order; ``.add`` says what to make of it.
+
+        An aggregate is over the ``frame``, ``rows(…)`` or ``span(…)``; without one over all rows up to this one and its peers,
+        without an order over all.
+        """
+        return Neighbours(self.node, partition, order, frame)
+
+    def alias(self, name: str) -> Relation:
+        """Give it a name for the equalities of a join: ``a.alias("l").join(b.alias("r"), on="l.id = r.id")``."""
+        with placed(here()):
+            if not isinstance(name, str) or not name.isidentifier():
+                raise PlanError(f"alias: expected a name of letters, digits and _; found {name!r}")
+        return replace(self, name=name)
+
+    def join(
+        self,
+        other: Relation,
+        on: str | Sequence[str],
+        how: How = "inner",
+        *,
+        within: Within | None = None,
+        as_of: str | None = None,
+        latest: bool = False,
+    ) -> Relation:
+        """Pair its rows with those of another relation where ``on`` holds: equalities joined by AND, or names that both have.
+
+        Of two streams ``within`` is the least and the greatest of right time − left time (one duration: both ways). Of a stream
+        and a table ``as_of``, the stream's time, takes the table as it was then, and ``latest=True`` the table as it is when the
+        event is processed, which no replay repeats. Without these all rows of both sides are kept: fit for two tables (an
+        aggregate is one); a view of streams must say ``unbounded=True``.
+        """
+        place = here()
+        with placed(place):
+            if not isinstance(other, Relation):
+                raise PlanError(f"join: expected a relation; found {other!r}", hint=meant_relation(other))
+            names = _name_of(self), _name_of(other)
+            made = join(self.node, other.node, names, on, how, within, as_of, latest, place)
+        return Relation(made)
+
+    if not TYPE_CHECKING:  # else every name would be one
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Say what is called otherwise here."""
+            raise attribute_error(name, () if name.startswith("_") or name in ("node", "name") else self.columns)
+
+    def __getitem__(self, name: Any) -> NoReturn:
+        """Say that expressions are text."""
+        raise PlanError(
+            f"{here()}: a relation has no [{name!r}]", hint='expressions are text: select("user"), where("n > 1")'
+        )
+
+    def __str__(self) -> str:
+        return "\n".join(indent(line, "  " * depth) for depth, line in enumerate(_lines(self.node)))
+
+    def __repr__(self) -> str:
+        return f"<Relation\n{self}\n>"
+
+
+@dataclass(frozen=True, slots=True)
+class Grouped:
+    """Rows gathered by keys; nothing until it is aggregated."""
+
+    node: Node = field(repr=False)
+    keys: tuple[Named, ...]
+    window: Window | None
+
+    def agg(self, *unnamed: str, **aggregates: str) -> Relation:
+        """Give one row for each group: its keys, the window's start and end, and these, as ``n="count(*)"``."""
+        place = here()
+        with placed(place):
+            if unnamed:
+                raise PlanError(f"agg: {unnamed[0]!r} has no name", hint='names stand before: agg(n="count(*)")')
+            if not aggregates:
+                raise PlanError(
+                    "agg: expected at least one aggregate; found none", hint='agg(n="count(*)") counts rows'
+                )
+            made = tuple(
+                expression.parse_aggregate(name, text, visible(self.node)) for name, text in aggregates.items()
+            )
+            for each in made:
+                if each.name.lower() in WINDOW_COLUMNS:
+                    raise PlanError(f"agg: {each.name} is reserved for windows; expected another name")
+            _check_names([*(key.name for key in self.keys), *(each.name for each in made)], "agg")
+            check_approximate(made, self.node, self.window)
+        return Relation(Aggregate(self.node, self.keys, self.window, made, place))
+
+    def distinct(self) -> Relation:
+        """Give one row for each group: its keys, and the window's start and end; nothing else."""
+        return Relation(Aggregate(self.node, self.keys, self.window, (), here()))
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbours:
+    """Rows among others; nothing until columns are added."""
+
+    node: Node = field(repr=False)
+    partition: str | Sequence[str] | None
+    order: str | None
+    frame: Frame | None
+
+    def add(self, **looks: str) -> Relation:
+        """Add columns to each row: ``row_number()``, ``rank()``, ``dense_rank()``, ``lag(e, n)``, ``lead(e, n)``, aggregates."""
+        place = here()
+        with placed(place):
+            made = operations.over(self.node, self.partition, self.order, self.frame, looks, place)
+            _check_names(list(output_columns(made)), "over")
+        return Relation(made)
+
+
+def _name_of(relation: Relation) -> str:
+    """What a join may call it."""
+    node = relation.node
+    while isinstance(node, Where | Select):
+        node = node.input
+    return relation.name or (node.name if isinstance(node, Source) else "")
+
+
+def _named(text: str, node: Node, what: str) -> Named:
+    """One column of a select or a group, its plain columns in their declared spelling."""
+    named = expression.parse_named(text)
+    used = expression.check(named.expression, visible(node), what)
+    column = expression.plain_column(named.expression)
+    if column is not None:
+        (declared,) = used
+        kept = named.name == column  # not renamed, so it keeps the spelling it has, whatever the case here
+        named = Named(declared if kept else named.name, expression.quote(declared))
+    if named.name.startswith("_"):
+        raise PlanError(
+            f"{what} `{text}`: names beginning with _ are Millstream's own",
+            hint=f"give it a name: {named.expression} AS {named.name.lstrip('_') or 'name'}",
+        )
+    if named.name.lower() in WINDOW_COLUMNS and not is_column(named.expression, named.name):
+        raise PlanError(f"{what} `{text}`: {named.name} is reserved for windows; expected another name")
+    return named
+
+
+def _check_names(names: list[str], what: str) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name.startswith("_"):
+            raise PlanError(f"{what}: {name}: names beginning with _ are Millstream's own; expected another name")
+        if "`" in name:
+            raise PlanError(f"{what}: {name}: a backquote in a name; expected another name")
+        if name.lower() in seen:
+            raise PlanError(
+                f"{what}: the column {name} is there twice; expected different names", hint="rename one with AS"
+            )
+        seen.add(name.lower())
+
+
+def _lines(node: Node) -> list[str]:
+    """One line for each node, the source first."""
+    match node:
+        case Source():
+            columns = ", ".join(f"{column.name} {column.type}" for column in node.all_columns)
+            key = f" key {', '.join(node.key)}" if node.key else ""
+            return [f"{node.kind} {node.name} ({columns}){key}"]
+        case Where():
+            return [*_lines(node.input), f"where {node.condition}"]
+        case Select():
+            return [*_lines(node.input), f"select {', '.join(map(_text, node.columns))}"]
+        case Aggregate():
+            keys = [_text(key) for key in node.keys]
+            if node.window:
+                keys.append(describe_window(node.window))
+            made = ", ".join(f"{each.name} = {_call(each)}" for each in node.aggregates)
+            return [*_lines(node.input), f"group by {', '.join(keys) or 'nothing'}: {made}"]
+        case Windowed():
+            return [*_lines(node.input), f"in windows {describe_window(node.window)}"]
+        case Over():
+            by = f"partition {', '.join(node.partition) or 'all'}" + (
+                f" order {_order(node.order)}" if node.order else ""
+            )
+            return [
+                *_lines(node.input),
+                f"over {by}: " + ", ".join(f"{each.name} = {_look(each)}" for each in node.looks),
+            ]
+        case Top():
+            per = f" per {', '.join(node.per)}" if node.per else ""
+            ties = f" by {node.ties}" if node.ties else ""
+            return [*_lines(node.input), f"top {node.count}{ties} by {_order(node.order)}{per}"]
+        case Deduplicate():
+            within = f" within {format_duration(node.within)}" if node.within else ""
+            return [*_lines(node.input), f"deduplicate {', '.join(node.id)}{within}"]
+        case Explode():
+            return [*_lines(node.input), f"explode {node.array} AS {node.name}"]
+        case MapGroups():
+            name = getattr(node.function, "__name__", "a function")
+            return [*_lines(node.input), f"map groups by {', '.join(map(_text, node.key)) or 'nothing'}: {name}"]
+        case Union():
+            others = [f"  {line}" for each in node.inputs[1:] for line in ["with", *str(Relation(each)).split("\n")]]
+            return [*_lines(node.inputs[0]), "\n".join(["union", *others])]
+        case Join():
+            right = [f"  {line}" for line in str(Relation(node.right)).split("\n")]
+            return [*_lines(node.left), "\n".join([f"{describe_join(node)} with", *right])]
+
+
+def _text(named: Named) -> str:
+    return named.expression if is_column(named.expression, named.name) else f"{named.expression} AS {named.name}"
+
+
+def _call(each: Aggregation) -> str:
+    if each.function == "count_distinct":
+        return f"count(DISTINCT {each.arguments[0]})"
+    fraction = [str(each.fraction)] if each.function.endswith("percentile") else []
+    return f"{each.function}({', '.join((*each.arguments, *fraction)) or '*'})"
+
+
+def _order(order: tuple[Ordering, ...]) -> str:
+    return ", ".join(f"{each.expression} DESC" if each.descending else each.expression for each in order)
+
+
+def _look(each: Look) -> str:
+    if each.frame is None:
+        return f"{each.function}({', '.join((*each.arguments, *([str(each.offset)] if each.arguments else [])))})"
+    bounds = ["all" if bound is None else str(bound) for bound in (each.frame.before, each.frame.after)]
+    call = _call(Aggregation(each.name, each.function, each.arguments, each.fraction))  # type: ignore[arg-type]
+    return f"{call} over {each.frame.kind} {bounds[0]} before, {bounds[1]} after"

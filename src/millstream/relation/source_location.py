@@ -1,0 +1,50 @@
+"""Where in the user's file something was said: every error about a definition begins with it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+
+from millstream.errors import PlanError
+from millstream.relation.nodes import Place
+
+_PACKAGE = str(Path(__file__).parent.parent) + os.sep
+
+_SAID: ContextVar[Place | None] = ContextVar("said", default=None)
+
+
+def here() -> Place:
+    """Where :func:`said_at` says, else the line of the caller nearest to us that is not Millstream's own; its file as Python knows it, relative if below the
+    working directory."""
+    if (said := _SAID.get()) is not None:
+        return said
+    frame = sys._getframe(1)
+    while frame.f_code.co_filename.startswith(_PACKAGE) and frame.f_back is not None:
+        frame = frame.f_back
+    file = frame.f_code.co_filename
+    if os.path.isabs(file) and file.startswith(inside := os.path.join(os.getcwd(), "")):
+        file = file.removeprefix(inside)
+    return Place(file, frame.f_lineno)
+
+
+@contextmanager
+def placed(place: Place) -> Iterator[None]:
+    """Put the place in front of what goes wrong inside."""
+    try:
+        yield
+    except PlanError as error:
+        raise PlanError(f"{place}: {error.message}", hint=error.hint) from error.__cause__
+
+
+@contextmanager
+def said_at(place: Place) -> Iterator[None]:
+    """Let everything that is defined inside be said at this place: in a file of SQL, and not in the line that reads it."""
+    before = _SAID.set(place)
+    try:
+        yield
+    finally:
+        _SAID.reset(before)
