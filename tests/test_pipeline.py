@@ -21,8 +21,8 @@ from millstream.pipeline import Pipeline
 from millstream.relation.nodes import Column, EventTime, Sequence, Source
 from millstream.relation.relation import Relation, tumbling
 from millstream.relation.source import Clock
-from millstream.sink import open_sink
-from millstream.sink.contract import Batch, Target
+from millstream.store import open_sink
+from millstream.store.contract import Batch, Target
 
 CLICK = "user_id long, page string, at timestamp, sent_at timestamp, got_at timestamp"
 AVRO = {
@@ -421,7 +421,7 @@ def test_a_file_without_a_pipeline_is_refused(tmp_path: Path) -> None:
         ("import no_such_module", 1, "ModuleNotFoundError", ModuleNotFoundError),
         ("import json\n\njson.loads('{')", 3, "JSONDecodeError", ValueError),
         ("\nraise SystemExit('over')", 2, "SystemExit: over", SystemExit),
-        ("\nfrom millstream.sink import open_sink\nopen_sink('what')", 3, "views: found 'what'", ConfigError),
+        ("\nfrom millstream.store import open_sink\nopen_sink('what')", 3, "views: found 'what'", ConfigError),
     ],
 )
 def test_an_error_in_a_file_names_its_line_and_keeps_its_cause(

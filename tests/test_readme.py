@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from millstream.sink import open_store
+from millstream.store import open_store
 
 README = Path(__file__).parents[1] / "README.md"
 

@@ -19,8 +19,8 @@ from millstream.kernel.state.store import FORMAT as STATE_FORMAT  # noqa: E402
 from millstream.log.store import FORMAT as LOG_FORMAT  # noqa: E402
 from millstream.runtime import checkpoint  # noqa: E402
 from millstream.runtime.run import run  # noqa: E402
-from millstream.sink.file import FORMAT as VIEWS_FORMAT  # noqa: E402
 from millstream.spark.session import stop_session  # noqa: E402
+from millstream.store.sqlite.file import FORMAT as VIEWS_FORMAT  # noqa: E402
 
 
 def main() -> None:

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from millstream.log.contract import QueueSettings, TopicSettings
     from millstream.log.lag import lag
     from millstream.log.producer import Buffer, Producer
-    from millstream.outlet.call import Change, Refuse
-    from millstream.outlet.files import committed_files
     from millstream.pipeline import Pipeline
     from millstream.relation.relation import Relation
     from millstream.relation.source import Clock
@@ -32,6 +30,8 @@ if TYPE_CHECKING:
     from millstream.runtime.run import Progress, run
     from millstream.runtime.travel import as_of
     from millstream.runtime.verify import Verified, verify
+    from millstream.sink.files import committed_files
+    from millstream.sink.function import Change, Refuse
     from millstream.spark.read import read_batch, read_stream
     from millstream.spark.session import spark_session
     from millstream.view import View
@@ -86,7 +86,7 @@ _LATER = {
     "Avro": "millstream.codec",
     "Batched": "millstream.runtime.batch",
     "Buffer": "millstream.log.producer",
-    "Change": "millstream.outlet.call",
+    "Change": "millstream.sink.function",
     "Clock": "millstream.relation.source",
     "Event": "millstream.event",
     "Json": "millstream.codec",
@@ -97,7 +97,7 @@ _LATER = {
     "Progress": "millstream.runtime.run",
     "QueueSettings": "millstream.log.contract",
     "Record": "millstream.event",
-    "Refuse": "millstream.outlet.call",
+    "Refuse": "millstream.sink.function",
     "Relation": "millstream.relation.relation",
     "Text": "millstream.codec",
     "TopicPartition": "millstream.event",
@@ -105,7 +105,7 @@ _LATER = {
     "Verified": "millstream.runtime.verify",
     "View": "millstream.view",
     "as_of": "millstream.runtime.travel",
-    "committed_files": "millstream.outlet.files",
+    "committed_files": "millstream.sink.files",
     "hopping": "millstream.relation.window",
     "lag": "millstream.log.lag",
     "load_pipeline": "millstream.load",

@@ -15,9 +15,9 @@ from millstream.address import PostgresAddress, parse_address
 from millstream.config import Settings
 from millstream.errors import MachineError, MillstreamError
 from millstream.log import open_log
-from millstream.sink import open_store
 from millstream.spark import java
 from millstream.spark.jars import avro_reader, kafka_connector
+from millstream.store import open_store
 
 _START = """
 import time; begun = time.monotonic()
@@ -108,7 +108,7 @@ def _log(settings: Settings) -> str:
 def _views(address: str) -> str:
     place = parse_address(address)
     if isinstance(place, PostgresAddress):
-        from millstream.sink.postgres_server import Server
+        from millstream.store.postgres.server import Server
 
         with closing(Server(place)) as server:
             return server.describe()

@@ -18,9 +18,9 @@ from millstream.log.heartbeat import read_heartbeat
 from millstream.printable import printable
 from millstream.relation.nodes import Emit, Node, Source, sources_of
 from millstream.relation.schema import format_duration
-from millstream.sink import Store, open_store
-from millstream.sink.contract import ViewInfo
-from millstream.sink.file import quote
+from millstream.store import Store, open_store
+from millstream.store.contract import ViewInfo
+from millstream.store.sqlite.file import quote
 
 _ROWS = 10
 _RECORDS = 5

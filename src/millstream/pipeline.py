@@ -36,7 +36,7 @@ from millstream.relation.source import (
     topic_of,
 )
 from millstream.secret import check_settings
-from millstream.sink.contract import LETTERS_KEPT
+from millstream.store.contract import LETTERS_KEPT
 from millstream.view import View
 
 if TYPE_CHECKING:

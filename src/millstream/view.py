@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import polars
     import pyarrow
 
-    from millstream.sink import Store
+    from millstream.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class View:
             )
 
     def _store(self) -> Store:
-        from millstream.sink import open_store
+        from millstream.store import open_store
 
         self.refuse_unkept()
         return open_store(self.to)

@@ -27,8 +27,8 @@ from millstream.notebook import relation_html
 from millstream.runtime.report import guarded
 from millstream.runtime.run import Progress
 from millstream.runtime.sending import Patience
-from millstream.sink.contract import COUNTS, REJECTS, WEIGHT, Batch, Target
-from millstream.sink.sqlite import SqliteSink
+from millstream.store.contract import COUNTS, REJECTS, WEIGHT, Batch, Target
+from millstream.store.sqlite.writer import SqliteSink
 
 MARKUP = "[red]gone[/red] see [/etc/passwd] [bold] :warning:"
 OBEYED = "\x1b]52;c;cHduZWQ=\x07\x1b[2J\x9b2Jm\x00\x7f"

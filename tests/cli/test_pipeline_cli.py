@@ -159,7 +159,7 @@ def test_a_session_that_is_passed_in_is_not_stopped(shop: Path, gone_on: object,
 TAMPER = """
 import sys
 from pathlib import Path
-from millstream.sink.file import ViewFile
+from millstream.store.sqlite.file import ViewFile
 file = ViewFile(Path(sys.argv[1]), create=False)
 with file.write() as db:
     db.execute("UPDATE by_user SET n = n + 1 WHERE user = 3")

@@ -1,4 +1,4 @@
-"""What every sink must do with versions of a pipeline; the fixtures are those of :class:`tests.contracts.sink.SinkContract`."""
+"""What every sink must do with versions of a pipeline; the fixtures are those of :class:`tests.contracts.store.SinkContract`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from millstream.errors import PipelineError, TakenOver
-from millstream.sink.beside import NEXT, OLD, Beside
-from millstream.sink.contract import Sink, Store
-from tests.contracts.sink import BAG, PAIRS, PIPELINE, TOTALS, Writer, rows
+from millstream.store.contract import Sink, Store
+from millstream.store.versioned import NEXT, OLD, Beside
+from tests.contracts.store import BAG, PAIRS, PIPELINE, TOTALS, Writer, rows
 
 
 class VersionContract:

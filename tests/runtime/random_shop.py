@@ -20,7 +20,7 @@ from millstream.log.contract import Log
 from millstream.pipeline import Pipeline
 from millstream.relation.nodes import Aggregation, Source, source_of
 from millstream.relation.relation import tumbling
-from millstream.sink import open_store
+from millstream.store import open_store
 from millstream.view import View
 from tests.contracts.log import read_all
 from tests.kernel.local import Rec, hashable

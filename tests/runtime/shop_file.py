@@ -18,7 +18,7 @@ from millstream.event import Event
 from millstream.load import load_pipeline
 from millstream.log import open_log
 from millstream.pipeline import Pipeline
-from millstream.sink import open_sink, open_store
+from millstream.store import open_sink, open_store
 from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]

@@ -19,7 +19,7 @@ from millstream.cli import execute as cli
 from millstream.errors import AlreadyRunning, CheckpointMismatch, ConfigError, OffsetOutOfRange, PipelineError
 from millstream.event import Event
 from millstream.log import Log, open_log
-from millstream.sink import open_sink, open_store
+from millstream.store import open_sink, open_store
 from tests.runtime import random_shop, test_operators
 from tests.runtime.random_shop import Shop, Supply, stored
 from tests.runtime.shop_file import Child, append_clicks, load, write_shop

@@ -15,7 +15,7 @@ from millstream.relation.window import tumbling
 from millstream.runtime.begin import chain_of
 from millstream.runtime.change import Gap, change_of
 from millstream.runtime.checkpoint import newest_entry, open_checkpoint
-from millstream.sink import Entry
+from millstream.store import Entry
 
 
 def shop(

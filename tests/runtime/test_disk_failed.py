@@ -13,11 +13,11 @@ from pyspark.sql import SparkSession
 
 from millstream.errors import LogFailed, ViewStoreFailed
 from millstream.log import open_log
-from millstream.outlet.topic import TopicOutlet
 from millstream.relation.sinks import Mode
 from millstream.runtime.run import Progress, run
 from millstream.runtime.sending import Patience
-from tests.contracts.outlet import KEY, send
+from millstream.sink.topic import TopicOutlet
+from tests.contracts.sink import KEY, send
 from tests.runtime.shop_file import admission, append_clicks, load, write_shop
 from tests.runtime.test_forgets import View
 

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from millstream.log import Log, open_log
 from millstream.runtime.run import run
 from millstream.runtime.verify import verify
-from millstream.sink import open_store
+from millstream.store import open_store
 from millstream.testing import KafkaBroker, PostgresServer
 from tests.runtime.shop_file import TEXT, Child, append_clicks, click, load, write_shop
 

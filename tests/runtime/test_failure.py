@@ -16,7 +16,7 @@ from millstream.runtime.batch import run_batch
 from millstream.runtime.failure import cause_of, ours_in
 from millstream.runtime.run import run
 from millstream.runtime.verify import verify
-from millstream.sink import open_store
+from millstream.store import open_store
 from tests.runtime.shop_file import batches
 
 

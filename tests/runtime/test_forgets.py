@@ -21,16 +21,16 @@ from millstream.errors import CheckpointMismatch, PipelineError, SinkForgot, Sin
 from millstream.log import open_log
 from millstream.log.kafka import KafkaLog
 from millstream.log.kafka_write import SEQUENCES
-from millstream.outlet import Outlet, Parcel
-from millstream.outlet.files import FileOutlet, committed_files
-from millstream.outlet.redis import RedisOutlet
-from millstream.outlet.topic import TopicOutlet
 from millstream.relation.nodes import Place
 from millstream.relation.sinks import Mode, Outgoing
 from millstream.runtime.places import clear_outlets, open_outlets
 from millstream.runtime.run import Progress, run
 from millstream.runtime.sending import IMPATIENT, Patience, Sender
-from millstream.sink import Target
+from millstream.sink import Outlet, Parcel
+from millstream.sink.files import FileOutlet, committed_files
+from millstream.sink.redis import RedisOutlet
+from millstream.sink.topic import TopicOutlet
+from millstream.store import Target
 from millstream.testing import KafkaBroker, RedisServer
 from tests.contracts.log import name
 from tests.runtime.shop_file import append_clicks, load, write_shop

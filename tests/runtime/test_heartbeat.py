@@ -35,7 +35,7 @@ from millstream.runtime.delivery import Position
 from millstream.runtime.heartbeat import Heartbeats, Quiet, due
 from millstream.runtime.run import Progress, run
 from millstream.runtime.verify import verify
-from millstream.sink import open_store
+from millstream.store import open_store
 from millstream.testing.kafka import KafkaBroker
 from tests.waiting import until
 

@@ -17,8 +17,8 @@ from millstream.log.archive import Archive
 from millstream.log.store import MOST_BYTES
 from millstream.pipeline import Pipeline
 from millstream.runtime.run import Progress, run
-from millstream.sink import open_store
 from millstream.spark.source import Options, StreamReader, Task
+from millstream.store import open_store
 from tests.contracts.log import name
 
 MB = 1_000_000

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from millstream.event import Event
 from millstream.log import open_log
-from millstream.sink import open_store
+from millstream.store import open_store
 from tests.runtime.shop_file import Child, living
 
 MB = 1 << 20

@@ -15,7 +15,7 @@ from millstream.log.store import FORMAT as LOG
 from millstream.runtime.checkpoint import FORMAT as CHECKPOINT
 from millstream.runtime.run import run
 from millstream.runtime.verify import verify
-from millstream.sink.file import FORMAT as VIEWS
+from millstream.store.sqlite.file import FORMAT as VIEWS
 from tests.runtime.shop_file import TEXT, append_clicks, load, write_shop
 
 STORED = Path(__file__).parent / "stored"

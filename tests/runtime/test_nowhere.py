@@ -13,7 +13,6 @@ from pyspark.sql import SparkSession
 from millstream.cli import cli
 from millstream.errors import CheckpointMismatch, ConfigError, MillstreamError, PipelineError, UnknownView
 from millstream.kernel.exchange.chunk import Chunk, Kind
-from millstream.outlet.call import Change
 from millstream.pipeline import Pipeline
 from millstream.runtime import delivery
 from millstream.runtime.batch import run_batch
@@ -22,7 +21,8 @@ from millstream.runtime.rebuild import rebuild, roll_back
 from millstream.runtime.run import run
 from millstream.runtime.travel import as_of
 from millstream.runtime.verify import verify
-from millstream.sink import open_store
+from millstream.sink.function import Change
+from millstream.store import open_store
 from tests.runtime.shop_file import TEXT, append_clicks, batches, kill_around_sends, load, write_shop
 from tests.runtime.test_sinks import SINKS, changelog, grows, in_files, newest
 

@@ -16,7 +16,7 @@ from millstream.log import open_log
 from millstream.runtime.begin import chain_of
 from millstream.runtime.run import Progress, run
 from millstream.runtime.verify import verify
-from millstream.sink import open_store
+from millstream.store import open_store
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 

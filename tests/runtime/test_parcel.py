@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
 from millstream.runtime.sending import in_line, parcel_of
-from millstream.sink.contract import ORIGIN, WEIGHT, Target
-from millstream.sink.net import net_by_row
+from millstream.store.contract import ORIGIN, WEIGHT, Target
+from millstream.store.net_changes import net_by_row
 
 SCHEMA = {"n": pl.Int64, "x": pl.Float64, **dict(zip(ORIGIN, (pl.String, pl.Int32, pl.Int64), strict=True))}
 TARGET = Target("v", pa.schema([("n", pa.int64()), ("x", pa.float64())]), (), append=True)

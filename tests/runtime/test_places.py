@@ -10,10 +10,10 @@ import pytest
 
 from millstream.failpoint import armed
 from millstream.runtime.places import exchange, finish_exchange
-from millstream.sink import Sink
-from millstream.sink.beside import NEXT, OLD, Beside
-from millstream.sink.sqlite import SqliteSink
-from tests.contracts.sink import PIPELINE, TOTALS, Writer
+from millstream.store import Sink
+from millstream.store.sqlite.writer import SqliteSink
+from millstream.store.versioned import NEXT, OLD, Beside
+from tests.contracts.store import PIPELINE, TOTALS, Writer
 
 
 @pytest.fixture

@@ -72,7 +72,7 @@ def append(folder: Path, count: int) -> None:
 
 
 def totals(folder: Path) -> int:
-    from millstream.sink import open_store
+    from millstream.store import open_store
 
     with open_store(f"sqlite:{folder / 'till.views.db'}") as store:
         return int(store.query("SELECT sum(n) AS n FROM totals").rows[0][0])

@@ -13,7 +13,7 @@ from millstream.pipeline import Pipeline
 from millstream.runtime.rebuild import rebuild, roll_back
 from millstream.runtime.run import Progress, run
 from millstream.runtime.verify import verify
-from millstream.sink import open_sink, open_store
+from millstream.store import open_sink, open_store
 from tests.runtime.shop_file import TEXT, append_clicks, load, write_shop
 from tests.runtime.test_sinks import changelog, newest
 

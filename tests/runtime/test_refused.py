@@ -15,7 +15,6 @@ from millstream.errors import PipelineError
 from millstream.event import Event
 from millstream.failpoint import armed
 from millstream.log import open_log
-from millstream.outlet.call import Change
 from millstream.pipeline import Pipeline
 from millstream.relation.sinks import Policy
 from millstream.runtime.batch import run_batch
@@ -23,7 +22,8 @@ from millstream.runtime.rebuild import rebuild
 from millstream.runtime.run import run
 from millstream.runtime.travel import as_of
 from millstream.runtime.verify import verify
-from millstream.sink import open_store
+from millstream.sink.function import Change
+from millstream.store import open_store
 from millstream.testing import PostgresServer
 
 BATCHES = [

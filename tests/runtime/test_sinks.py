@@ -15,12 +15,12 @@ from pyspark.sql import SparkSession
 from millstream.errors import CheckpointMismatch, RowRefused
 from millstream.log import open_log
 from millstream.log.lag import lag
-from millstream.outlet.call import Change, Refuse
-from millstream.outlet.files import committed_files
 from millstream.pipeline import Pipeline
 from millstream.runtime.planned import newest_planned
 from millstream.runtime.run import Progress, run
-from millstream.sink import open_store
+from millstream.sink.files import committed_files
+from millstream.sink.function import Change, Refuse
+from millstream.store import open_store
 from tests.runtime.shop_file import TEXT, append_clicks, kill_around_sends, load, write_shop
 
 SINKS = 'shop.sink("out", shop.views["by_user"], "topic:out")\nshop.sink("kept", shop.views["by_user"], "files:{folder}/kept")\n'

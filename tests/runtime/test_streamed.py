@@ -12,7 +12,7 @@ from millstream.log import open_log
 from millstream.pipeline import Pipeline
 from millstream.runtime.run import Progress, run
 from millstream.runtime.verify import verify
-from millstream.sink import open_store
+from millstream.store import open_store
 from tests.runtime.random_shop import Shop, Supply, expected, stored
 
 COUNTED = ("admitted", "late", "duplicate", "future", "malformed")

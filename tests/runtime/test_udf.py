@@ -13,7 +13,7 @@ from millstream import Pipeline, run, run_batch, verify
 from millstream.errors import ExpressionFailed
 from millstream.event import Event
 from millstream.log import open_log
-from millstream.sink import open_store
+from millstream.store import open_store
 
 
 def tenth(n: Any) -> Any:

@@ -17,10 +17,6 @@ from pyspark.sql import SparkSession
 from millstream.errors import MillstreamError, SparkError
 from millstream.failpoint import armed
 from millstream.log import open_log
-from millstream.outlet import Outlet
-from millstream.outlet.call import CallOutlet
-from millstream.outlet.files import FileOutlet, committed_files
-from millstream.outlet.topic import TopicOutlet
 from millstream.pipeline import Pipeline
 from millstream.relation.nodes import Place
 from millstream.relation.sinks import Outgoing
@@ -30,7 +26,11 @@ from millstream.runtime.planned import newest_planned
 from millstream.runtime.run import Progress, run
 from millstream.runtime.sending import IMPATIENT, Patience, Sender, parcel_of
 from millstream.runtime.unplan import unplan
-from millstream.sink import Entry, Target, open_sink
+from millstream.sink import Outlet
+from millstream.sink.files import FileOutlet, committed_files
+from millstream.sink.function import CallOutlet
+from millstream.sink.topic import TopicOutlet
+from millstream.store import Entry, Target, open_sink
 from millstream.testing import RedisServer
 from tests.runtime.shop_file import TEXT, append_clicks, load, write_shop
 

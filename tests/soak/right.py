@@ -11,7 +11,7 @@ import redis
 
 from millstream.log import open_log
 from millstream.pipeline import Pipeline
-from millstream.sink import open_store
+from millstream.store import open_store
 from tests.runtime.random_shop import Shop, expected, rows_of, stored
 from tests.soak.runner import Wrong
 

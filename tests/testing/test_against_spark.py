@@ -22,9 +22,9 @@ from millstream.event import Record
 from millstream.kernel.host import Host, column_of
 from millstream.runtime.begin import chain_of
 from millstream.runtime.run import run
-from millstream.sink import open_store
 from millstream.spark.lower import decode
 from millstream.spark.records import COLUMNS
+from millstream.store import open_store
 from millstream.testing import Trial
 from tests.spark.test_decode_oracle import EPOCH, SCHEMA, WHOLE, some_records
 

@@ -14,7 +14,7 @@ import pytest
 
 from millstream import Event, Pipeline, session, tumbling
 from millstream.errors import NeedsSpark, PipelineError
-from millstream.sink import open_sink
+from millstream.store import open_sink
 from millstream.testing import Trial
 
 ROOT = Path(__file__).parents[2]

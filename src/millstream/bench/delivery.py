@@ -25,16 +25,16 @@ from millstream.bench import Result, alternate, plain
 from millstream.bench.streams import Timed, rate, records_of, time_batches
 from millstream.event import Event
 from millstream.log import open_log
-from millstream.outlet import Outlet
-from millstream.outlet.files import FileOutlet
-from millstream.outlet.redis import RedisOutlet
-from millstream.outlet.topic import TopicOutlet
 from millstream.pipeline import Pipeline
 from millstream.runtime.run import Progress, run
 from millstream.runtime.sending import parcel_of
-from millstream.sink import Batch, Target, open_sink
-from millstream.sink.contract import WEIGHT
+from millstream.sink import Outlet
+from millstream.sink.files import FileOutlet
+from millstream.sink.redis import RedisOutlet
+from millstream.sink.topic import TopicOutlet
 from millstream.spark.session import spark_session
+from millstream.store import Batch, Target, open_sink
+from millstream.store.contract import WEIGHT
 from millstream.testing import KafkaBroker, PostgresServer, RedisServer
 
 if TYPE_CHECKING:

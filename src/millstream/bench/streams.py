@@ -16,7 +16,7 @@ from millstream.event import Event
 from millstream.log import open_log
 from millstream.pipeline import Pipeline
 from millstream.runtime.run import Progress, run
-from millstream.sink import open_sink
+from millstream.store import open_sink
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

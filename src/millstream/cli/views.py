@@ -10,8 +10,8 @@ import click
 
 from millstream.cli.output import json_option, opened_pipeline, parse_time, quiet_spark, show, stderr
 from millstream.errors import UnknownView, ViewStoreUnavailable
-from millstream.sink import open_store
-from millstream.sink.contract import ViewInfo
+from millstream.store import open_store
+from millstream.store.contract import ViewInfo
 from millstream.view import View
 
 FILES = (".py", ".sql")

@@ -26,7 +26,7 @@ from millstream.relation.nodes import source_of
 from millstream.runtime.checkpoint import open_checkpoint
 from millstream.runtime.delivery import Delivery, Position
 from millstream.runtime.heartbeat import Heartbeats
-from millstream.sink import open_sink
+from millstream.store import open_sink
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -38,14 +38,14 @@ from millstream.runtime.failure import explain, tells_room
 from millstream.runtime.files import check_folder, write_files
 from millstream.runtime.sending import letters
 from millstream.runtime.topics import check_start, ids_of
-from millstream.sink import Batch, Sink, Target, open_sink
-from millstream.sink.contract import COUNTED, Refusal
-from millstream.sink.lease import Keeper
-from millstream.sink.net import net_by_key, net_by_row
 from millstream.spark import shortcut
 from millstream.spark.lower import decode, feed_types, staged
 from millstream.spark.records import batch_records
 from millstream.spark.session import jvm_told
+from millstream.store import Batch, Sink, Target, open_sink
+from millstream.store.contract import COUNTED, Refusal
+from millstream.store.lease import Keeper
+from millstream.store.net_changes import net_by_key, net_by_row
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

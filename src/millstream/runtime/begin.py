@@ -12,9 +12,9 @@ from millstream.pipeline import Pipeline
 from millstream.plan.build import Chain, ViewPlan, build_chain
 from millstream.runtime.analysed import analysed
 from millstream.runtime.delivery import target_of
-from millstream.sink import Target
 from millstream.spark.session import SETTINGS, is_one_process, require, spark_session
 from millstream.spark.ship import ship
+from millstream.store import Target
 from millstream.typecheck.inference import check_types
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from millstream.pipeline import Pipeline
 from millstream.plan.state_layout import kernels
 from millstream.runtime.begin import chain_of
 from millstream.runtime.checkpoint import folder_for, folder_of, read_checkpoint
-from millstream.sink import Entry, open_sink, open_store
+from millstream.store import Entry, open_sink, open_store
 
 Fate: TypeAlias = Literal["same", "changed", "new", "removed"]
 

@@ -22,7 +22,7 @@ from millstream.pipeline import Pipeline
 from millstream.plan.build import Chain
 from millstream.plan.state_layout import difference, kernels, layout
 from millstream.runtime.planned import newest_finished
-from millstream.sink import Entry
+from millstream.store import Entry
 
 spark_version = version("pyspark")
 FORMAT = 2

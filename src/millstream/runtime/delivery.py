@@ -23,11 +23,11 @@ from millstream.kernel.exchange.collect import Arrived, unpack
 from millstream.kernel.exchange.projection import finish_alone
 from millstream.plan.build import ORIGIN, Chain, Output
 from millstream.runtime.sending import IMPATIENT, Patience, Sender, letters
-from millstream.sink import Batch, Sink, Target, judge_at
-from millstream.sink.contract import COUNTED, COUNTS, REJECTS, Refusal, refused_by
-from millstream.sink.ledger import PLANNED
-from millstream.sink.refusing import sort_out
 from millstream.spark.spill import taken_up
+from millstream.store import Batch, Sink, Target, judge_at
+from millstream.store.contract import COUNTED, COUNTS, REJECTS, Refusal, refused_by
+from millstream.store.rejects import sort_out
+from millstream.store.sqlite.ledger import PLANNED
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -15,16 +15,16 @@ import pyarrow as pa
 from millstream.address import PostgresAddress, parse_address
 from millstream.errors import CheckpointMismatch, PipelineError, TakenOver, UnknownView
 from millstream.failpoint import failpoint
-from millstream.outlet import Outlet, open_outlet
 from millstream.pipeline import Pipeline
 from millstream.relation.sinks import Outgoing
 from millstream.runtime.checkpoint import folder_for, folder_of
 from millstream.runtime.marks import sent_before
 from millstream.runtime.sending import IMPATIENT, Patience, Sender
-from millstream.sink import Sink, Target, open_sink, open_store
-from millstream.sink.beside import NEXT, OLD, Beside
-from millstream.sink.contract import LETTERS_KEPT, version_of
-from millstream.sink.lease import Keeper
+from millstream.sink import Outlet, open_outlet
+from millstream.store import Sink, Target, open_sink, open_store
+from millstream.store.contract import LETTERS_KEPT, version_of
+from millstream.store.lease import Keeper
+from millstream.store.versioned import NEXT, OLD, Beside
 from millstream.view import View
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from millstream.durable import sync
 from millstream.errors import CheckpointMismatch
-from millstream.sink import Entry
+from millstream.store import Entry
 
 Offsets = dict[str, dict[str, int]]
 """Topic → partition, as text → the next offset to read."""

@@ -22,8 +22,8 @@ from millstream.runtime.places import claimed, exchange, open_outlets, refuse_be
 from millstream.runtime.run import Progress, run
 from millstream.runtime.sending import IMPATIENT, epoch_after
 from millstream.runtime.topics import check_past
-from millstream.sink import Sink
-from millstream.sink.beside import NEXT, OLD
+from millstream.store import Sink
+from millstream.store.versioned import NEXT, OLD
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -30,7 +30,6 @@ from millstream.log.archive import archive_of, whole_bounds
 from millstream.log.contract import Bounds
 from millstream.log.scan import Part, records_within
 from millstream.log.sqlite import SqliteLog
-from millstream.outlet import Outlet
 from millstream.pipeline import Pipeline
 from millstream.relation.schema import parse_duration
 from millstream.runtime.analysed import analysed
@@ -59,12 +58,13 @@ from millstream.runtime.report import guarded
 from millstream.runtime.sending import Patience, Sender, epoch_after
 from millstream.runtime.topics import check_ends, check_same, check_start, ids_of
 from millstream.runtime.unplan import unplan
-from millstream.sink.beside import NEXT
+from millstream.sink import Outlet
 from millstream.spark import shortcut, spill
 from millstream.spark.lower import decode, feed_types, staged
 from millstream.spark.records import stream_records, warm_up
 from millstream.spark.session import is_local, is_one_process, jvm_told
 from millstream.spark.ship import check_shared
+from millstream.store.versioned import NEXT
 
 if TYPE_CHECKING:
     import polars as pl

@@ -28,13 +28,13 @@ from millstream.errors import (
     ViewStoreUnavailable,
 )
 from millstream.failpoint import failpoint
-from millstream.outlet import Outlet, Parcel
-from millstream.outlet.contract import check_remembered
 from millstream.relation.sinks import Outgoing
 from millstream.runtime.marks import EPOCH, Marks
 from millstream.runtime.planned import newest_planned
-from millstream.sink.contract import REJECTS, WEIGHT, Refusal, Target
-from millstream.sink.net import net_by_key, net_by_row, one_zero
+from millstream.sink import Outlet, Parcel
+from millstream.sink.contract import check_remembered
+from millstream.store.contract import REJECTS, WEIGHT, Refusal, Target
+from millstream.store.net_changes import net_by_key, net_by_row, one_zero
 
 UNAVAILABLE = (LogUnavailable, SinkUnavailable, ViewStoreUnavailable)
 FAILED = (LogFailed, ViewStoreFailed)

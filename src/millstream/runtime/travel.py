@@ -21,8 +21,8 @@ from millstream.runtime.delivery import Position, accepted
 from millstream.runtime.failure import tells_room
 from millstream.runtime.topics import check_past
 from millstream.runtime.verify import entries_of, start_of
-from millstream.sink import Entry
 from millstream.spark.session import jvm_told
+from millstream.store import Entry
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

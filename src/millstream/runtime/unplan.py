@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-from millstream.outlet import Outlet
 from millstream.relation.sinks import Outgoing
 from millstream.runtime.marks import EPOCH, Marks
 from millstream.runtime.planned import drop_plan, unwritten
 from millstream.runtime.sending import Patience
-from millstream.sink import Entry
+from millstream.sink import Outlet
+from millstream.store import Entry
 
 
 def unplan(

@@ -23,9 +23,9 @@ from millstream.runtime.begin import chain_of, session_for
 from millstream.runtime.delivery import Position, accepted
 from millstream.runtime.failure import tells_room
 from millstream.runtime.topics import check_past
-from millstream.sink import Entry, open_sink, open_store
-from millstream.sink.contract import COUNTED
 from millstream.spark.session import jvm_told
+from millstream.store import Entry, open_sink, open_store
+from millstream.store.contract import COUNTED
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

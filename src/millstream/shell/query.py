@@ -27,16 +27,16 @@ from millstream.kernel.exchange.collect import unpack
 from millstream.kernel.state.store import Memory
 from millstream.log import Log, open_log
 from millstream.log.sqlite import SqliteLog
-from millstream.outlet.call import Change
 from millstream.pipeline import Pipeline
 from millstream.plan.build import ORIGIN, ViewPlan, build_chain
 from millstream.relation.expression import plain_column
 from millstream.relation.nodes import Emit, Node, Select, Source, Top, sources_of
 from millstream.relation.relation import Relation
 from millstream.shell.rejected import LETTERS, VERDICTS, Rejected
-from millstream.sink import open_store
-from millstream.sink.contract import WEIGHT
-from millstream.sink.net import net_by_row
+from millstream.sink.function import Change
+from millstream.store import open_store
+from millstream.store.contract import WEIGHT
+from millstream.store.net_changes import net_by_row
 from millstream.view import View
 
 MOST = 100_000

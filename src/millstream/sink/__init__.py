@@ -1,49 +1,39 @@
-"""Where views are kept: one contract, a ledger beside the data. :func:`open_sink` writes, :func:`open_store` reads."""
+"""Where the changes of a view go besides its store: :func:`open_outlet` turns a sink's definition into the place."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from pathlib import Path
 
-from millstream.address import PostgresAddress, parse_address
-from millstream.sink.contract import LETTERS_KEPT, Batch, Entry, Sink, Store, Target
+from millstream.relation.sinks import Outgoing, folder_of, scheme_of
+from millstream.secret import resolve
+from millstream.sink.contract import Outlet, Parcel
 
-if TYPE_CHECKING:
-    from millstream.sink.refusing import Judge
-
-__all__ = ["Batch", "Entry", "Sink", "Store", "Target", "judge_at", "open_sink", "open_store"]
-
-
-def open_sink(address: str, *, letters: int = LETTERS_KEPT) -> Sink:
-    """Open ``sqlite:PATH`` or ``postgresql://USER@HOST/DATABASE?schema=NAME`` for writing; a missing file or schema is made.
-
-    ``letters`` is how many dead letters of a pipeline are kept.
-    """
-    place = parse_address(address)
-    if isinstance(place, PostgresAddress):
-        from millstream.sink.postgres import PostgresSink
-
-        return PostgresSink(place, letters=letters)
-    from millstream.sink.sqlite import SqliteSink
-
-    return SqliteSink(place, letters=letters)
+__all__ = ["Outlet", "Parcel", "open_outlet"]
 
 
-def open_store(address: str, create: bool = False) -> Store:
-    """Open the same for reading; ``create`` makes a missing file or schema, with no views in it."""
-    place = parse_address(address)
-    if isinstance(place, PostgresAddress):
-        from millstream.sink.postgres_reading import PostgresStore
+def open_outlet(
+    wanted: Outgoing, pipeline: str, key: tuple[str, ...], *, log: str, kafka: Mapping[str, str] | None = None
+) -> Outlet:
+    """Open the place of a sink; ``log`` is the pipeline's own, for topics that name no other."""
+    producer = f"millstream.{pipeline}.{wanted.name}"
+    if not isinstance(wanted.to, str):
+        from millstream.sink.function import CallOutlet
 
-        return PostgresStore(place, create=create)
-    from millstream.sink.reading import SqliteStore
+        return CallOutlet(wanted.to, producer, key)
+    scheme = scheme_of(wanted.to)
+    if scheme.startswith("redis"):
+        from millstream.sink.redis import RedisOutlet
 
-    return SqliteStore(place, create=create)
+        return RedisOutlet(wanted.to, wanted.view, producer, key)
+    address = resolve(wanted.to)
+    if scheme == "topic":
+        from millstream.log import open_log
+        from millstream.sink.topic import TopicOutlet
 
+        topic, _, other = address.partition(":")[2].partition("@")
+        return TopicOutlet(open_log(other or log, kafka=kafka), topic, producer, key)
+    from millstream.sink.files import FileOutlet
 
-def judge_at(address: str) -> Judge | None:
-    """What tells the rows that cannot be kept there; None where every row can be, as in SQLite."""
-    if not isinstance(parse_address(address), PostgresAddress):
-        return None
-    from millstream.sink.postgres_values import refused
-
-    return refused
+    folder = folder_of(address)
+    return FileOutlet(Path(folder.path), folder.format, folder.partition)

@@ -1,135 +1,86 @@
-"""What a sink is, whichever engine keeps the views: tables kept up to date by batches, and a ledger of the batches.
+"""What an outlet is: where the changes of a view go besides the store that keeps it, a batch at a time and in order.
 
-A sink promises that all of a batch is there or none of it: the net changes of every view, the dead letters, the admission
-counts and the ledger's entry. A batch that is there already writes nothing, and a process that no longer holds the pipeline
-writes nothing. Every engine must pass ``tests/contracts/sink.py``.
+A batch has a number that only grows, over restarts and rebuilds. Where an outlet can keep that number together with the
+data, sending a batch again adds nothing, and a process that was left behind, whose numbers are lower, adds nothing either.
+Every outlet must pass ``tests/contracts/sink.py``.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
 from types import TracebackType
-from typing import Any, NamedTuple, Self, TypeAlias
+from typing import Any, NamedTuple, Self
 
-import pyarrow as pa
+import polars as pl
 
-Offsets: TypeAlias = Mapping[str, Mapping[int, int]]
-"""Topic → partition → the next offset to read."""
-
-WEIGHT = "_weight"
-ORIGIN = ("_topic", "_partition", "_offset")
-TIME = pa.timestamp("us", "UTC")
-LETTERS_KEPT = 100_000
-"""Dead letters of a pipeline that are kept, the newest, unless it says otherwise."""
-
-REJECTS = pa.schema(
-    [
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("time", TIME),
-        ("append_time", TIME),
-        ("reason", pa.string()),
-        ("detail", pa.string()),
-    ]
-)
-"""The columns of :attr:`Batch.rejects`: records that were not admitted, and why."""
-
-COUNTED = ("records", "admitted", "late", "duplicate", "future", "malformed", "wild", "heartbeats")
-COUNTS = pa.schema(
-    [("topic", pa.string()), ("partition", pa.int32()), *((name, pa.int64()) for name in COUNTED), ("watermark", TIME)]
-)
-"""The columns of :attr:`Batch.counts`: what admission saw of each partition."""
+from millstream.errors import SinkForgot
+from millstream.store.contract import Refusal
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A table in which a view is kept.
+class Parcel(NamedTuple):
+    """The net change of a view in a batch.
 
-    With a ``key``, one row for each key. Without one, rows are counted: equal rows are stored once, with how many there are.
-    ``append`` means that rows only come, and that the columns ``_topic``, ``_partition``, ``_offset`` of the schema tell them
-    apart.
+    Of a view with a key, the new row of each key that changed, and the keys that are gone. Of any other, rows with a column
+    ``_weight``, how often they came or, below zero, went; without it if rows only ever come.
     """
 
-    name: str
-    schema: Any  # pyarrow.Schema
-    key: tuple[str, ...] = ()
-    append: bool = False
+    rows: pl.DataFrame
+    gone: pl.DataFrame
 
     @property
-    def identity(self) -> tuple[str, ...]:
-        """The columns that tell rows apart; none means the whole row."""
-        return ORIGIN if self.append else self.key
+    def empty(self) -> bool:
+        """Whether there is nothing to send."""
+        return self.rows.is_empty() and self.gone.is_empty()
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """What one micro-batch did to every view of a pipeline.
+class Packed(NamedTuple):
+    """A parcel as the outlet sends it, without the rows that it does not take."""
 
-    ``offsets`` are the next to read after it. ``changes`` holds, for each view, rows with an int64 column ``_weight``; an
-    updated key may come as −old and +new, or as +new alone. ``state`` is anything that JSON can say.
-    """
-
-    checkpoint: str
-    batch: int
-    fence: int
-    offsets: Offsets = field(default_factory=dict)
-    changes: Mapping[str, Any] = field(default_factory=dict)  # view → pyarrow.Table
-    rejects: Any = field(default_factory=REJECTS.empty_table)  # pyarrow.Table
-    counts: Any = field(default_factory=COUNTS.empty_table)  # pyarrow.Table
-    state: Mapping[str, Any] = field(default_factory=dict)
+    payload: Any
+    refusals: list[Refusal]
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """What the ledger holds of a batch; ``counts`` are summed over partitions."""
+class Outlet(ABC):
+    """One place for the changes of one view."""
 
-    checkpoint: str
-    batch: int
-    fence: int
-    offsets: Offsets
-    counts: Mapping[str, int]
-    state: Mapping[str, Any]
-    committed_at: datetime
+    @abstractmethod
+    def last(self) -> int | None:
+        """The highest number that is there, once whatever an earlier process left open is settled; None for a new one."""
 
+    @abstractmethod
+    def pack(self, parcel: Parcel) -> Packed:
+        """Turn rows into what is sent. Reads nothing and sends nothing; the same rows give the same."""
 
-class ViewInfo(NamedTuple):
-    """A stored view: its columns with their Arrow types, how many rows, how many refused, and the last batch of its pipeline."""
+    @abstractmethod
+    def send(self, payload: Any, sequence: int, *, marked: bool, after: int | None = None) -> list[Refusal]:
+        """Send a batch; ``marked``: all of it or nothing, with its number, and nothing if that or a higher one is there.
 
-    name: str
-    pipeline: str
-    columns: tuple[tuple[str, str], ...]
-    key: tuple[str, ...]
-    append: bool
-    rows: int
-    batch: int | None
-    updated: datetime | None
-    refused: int
+        ``after`` is the number that was acknowledged last: SinkForgot, and nothing sent, if a lower one is there. Raises an error that says unavailable where a retry may work: it may or may not be there then. Gives the rows that
+        were refused only now.
+        """
 
+    def anew(self) -> bool:
+        """Make ready for a whole view, after something was forgotten; whether nothing that is no more can stay then."""
+        return self.last() is None
 
-class Refusal(NamedTuple):
-    """A row that is not taken, and why."""
+    def seal(self, sequence: int, *, after: int | None) -> bool:  # noqa: ARG002
+        """Take a number with nothing under it, so that lower ones are refused from here on; whether it is there.
 
-    row: str
-    why: str
+        Only if nothing came since ``after``, the number that was there: neither a batch nor a part of one.
+        """
+        return False
 
+    def place(self) -> str:
+        """What tells this place from every other of its name, where a number may be lost and nothing else; else nothing."""
+        return ""
 
-class Rows(NamedTuple):
-    """The answer to a query."""
-
-    columns: tuple[str, ...]
-    rows: list[tuple[Any, ...]]
-
-
-class _Open(ABC):
-    """Something to be closed."""
+    def restore(self, place: str, sequence: int) -> bool:  # noqa: ARG002
+        """Take a number again that was lost; whether nothing else was: this is that place still, and no number is there."""
+        return False
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of the engine. A lease that is held stays, until it is released or runs out."""
+        """Let go of it."""
 
     def __enter__(self) -> Self:
         return self
@@ -138,105 +89,10 @@ class _Open(ABC):
         self.close()
 
 
-class Sink(_Open):
-    """The writing side. One object writes for one pipeline at a time: the one it has claimed."""
-
-    @abstractmethod
-    def claim(self, pipeline: str, *, takeover: bool = False) -> int:
-        """Become the only writer of a pipeline and give the fence, which is one higher than any before.
-
-        Raises AlreadyRunning while another holds a live lease, unless ``takeover``. Who held it is refused from here on.
-        """
-
-    @abstractmethod
-    def renew(self) -> None:
-        """Extend the lease; TakenOver if it is no longer ours. May be called from another thread."""
-
-    @abstractmethod
-    def release(self) -> None:
-        """End the lease, so that the next may claim at once. Does nothing if it is not ours any more."""
-
-    @abstractmethod
-    def prepare(self, pipeline: str, fingerprint: str, targets: Sequence[Target]) -> None:
-        """Make the tables of all views of a claimed pipeline, or check that they are as they were made.
-
-        Raises CheckpointMismatch if the definition, a schema or a key is another than the stored one.
-        """
-
-    @abstractmethod
-    def commit(self, batch: Batch) -> bool:
-        """Apply a batch, whole; False if it is there already, and then nothing is written.
-
-        Raises TakenOver for an older fence, CheckpointMismatch if a later batch is there, or this one with another end, and
-        PipelineError if a batch was skipped or the changes contradict themselves; either way nothing is written.
-        """
-
-    @abstractmethod
-    def last(self, pipeline: str) -> Entry | None:
-        """The newest entry of the ledger."""
-
-    @abstractmethod
-    def entries(self, pipeline: str, limit: int = 1000) -> list[Entry]:
-        """The newest entries, newest first; the ledger keeps at least the newest 1,000."""
-
-    @abstractmethod
-    def forget(self, pipeline: str) -> None:
-        """Drop the views of a pipeline and all that is known of its batches. AlreadyRunning if another has it."""
-
-    @abstractmethod
-    def swap(self, pipeline: str, coming: str, going: str) -> None:
-        """Let what ``coming`` keeps take the place of what a claimed pipeline keeps, and that the place of ``going``.
-
-        All in one transaction; what ``going`` had is dropped. The two are versions of the pipeline, and their views are named
-        so: see :func:`version_of`.
-        """
-
-
-def refused_by(view: str) -> str:
-    """What stands in the place of a dead letter's topic if a view's store refused the row, whatever version of the view.
-
-    >>> refused_by("totals~next")
-    'view totals'
-    """
-    return f"view {view.partition('~')[0]}"
-
-
-def version_of(view: str, pipeline: str) -> str:
-    """The name under which a version of a pipeline keeps a view: as it is called, with what follows ``~`` in the version's name.
-
-    >>> version_of("totals", "shop"), version_of("totals", "shop~next"), version_of("totals~next", "shop~old")
-    ('totals', 'totals~next', 'totals~old')
-    """
-    _, mark, version = pipeline.partition("~")
-    return view.partition("~")[0] + mark + version
-
-
-class Store(_Open):
-    """The reading side. It never waits for a writer, and sees whole batches only."""
-
-    @abstractmethod
-    def views(self) -> list[ViewInfo]:
-        """Every view kept here, by name."""
-
-    @abstractmethod
-    def table(self, view: str, limit: int | None = None) -> Any:
-        """All rows, or the first ones, as a pyarrow.Table in the declared schema, in the order of the key.
-
-        UnknownView if there is none.
-        """
-
-    @abstractmethod
-    def get(self, view: str, key: Sequence[Any]) -> dict[str, Any] | None:
-        """The row of a key, or None. ViewError if the view has no key, or another number of columns in it."""
-
-    @abstractmethod
-    def query(self, sql: str) -> Rows:
-        """Run one statement that only reads, in the engine's SQL; ViewError for any other."""
-
-    @abstractmethod
-    def dead_letters(self, pipeline: str | None = None, *, reason: str | None = None, limit: int = 1000) -> Any:
-        """The newest records that were not admitted: a pyarrow.Table of pipeline, batch and the columns of REJECTS."""
-
-    @abstractmethod
-    def admission(self, pipeline: str | None = None) -> Any:
-        """What became of all records since the beginning: a pyarrow.Table of pipeline and the columns of COUNTS."""
+def check_remembered(where: str, known: int | None, after: int | None) -> None:
+    """SinkForgot if a lower number is there than was acknowledged."""
+    if after is not None and (known is None or known < after):
+        raise SinkForgot(
+            f"{where} has forgotten what it acknowledged: expected batch number {after}, found {known or 'none'}",
+            hint="it was flushed, deleted, or restored from an older copy",
+        )

@@ -31,8 +31,8 @@ from millstream.relation import expression
 from millstream.relation.nodes import Source, source_of
 from millstream.relation.schema import parse_duration
 from millstream.runtime.heartbeat import append_heartbeat
-from millstream.sink import open_store
-from millstream.sink.contract import COUNTED
+from millstream.store import open_store
+from millstream.store.contract import COUNTED
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -26,12 +26,12 @@ from millstream.bench.nexmark import peers
 from millstream.bench.nexmark.data import TOPIC, fill, read_folder, write_folder
 from millstream.bench.nexmark.oracle import Oracle, plain_rows
 from millstream.bench.nexmark.queries import fill_side, pipeline_of
-from millstream.outlet.files import committed_files
 from millstream.pipeline import Pipeline
 from millstream.runtime.run import run
-from millstream.sink import open_store
-from millstream.sink.contract import WEIGHT
+from millstream.sink.files import committed_files
 from millstream.spark.session import spark_session, stop_session
+from millstream.store import open_store
+from millstream.store.contract import WEIGHT
 from millstream.testing import KafkaBroker
 
 if TYPE_CHECKING:

@@ -1,0 +1,91 @@
+"""A Python function as an outlet: it gets changes, each with an id that is the same whenever the change is sent again.
+
+Nobody can know whether a call that failed had an effect, so it is called again: at least once, and once for whoever
+remembers the ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import polars as pl
+
+from millstream.errors import SinkUnavailable
+from millstream.sink.contract import Outlet, Packed, Parcel
+from millstream.store.contract import ORIGIN, WEIGHT, Refusal
+from millstream.store.net_changes import describe
+
+
+class Change(NamedTuple):
+    """A row that came (weight above zero) or went; of a view with a key the new row comes alone, and only the key goes."""
+
+    id: str
+    row: dict[str, Any]
+    weight: int
+
+
+class Refuse(Exception):
+    """For a function to raise: this change will never be taken, so do not try again."""
+
+    def __init__(self, change: Change, why: str) -> None:
+        super().__init__(why)
+        self.change, self.why = change, why
+
+
+class CallOutlet(Outlet):
+    """Calls a function with the changes of a batch, never with none."""
+
+    def __init__(self, function: Callable[[Sequence[Change]], None], producer: str, key: tuple[str, ...] = ()) -> None:
+        self._function, self._producer, self._key = function, producer, key
+
+    def last(self) -> int | None:
+        """Not known."""
+        return None
+
+    def pack(self, parcel: Parcel) -> Packed:
+        """Rows as dictionaries, with their weights; and, of rows that are only ever added, their place in the log."""
+        rows = parcel.rows
+        weights = rows[WEIGHT].to_list() if WEIGHT in rows.columns else [1] * rows.height
+        places = [""] * rows.height
+        if not self._key and WEIGHT not in rows.columns and set(ORIGIN) <= set(rows.columns):
+            places = rows.select(pl.concat_str(ORIGIN, separator="/")).to_series().to_list()
+        found = zip(rows.drop(WEIGHT, strict=False).to_dicts(), weights, places, strict=True)
+        return Packed([*found, *((row, -1, "") for row in parcel.gone.to_dicts())], [])
+
+    def send(
+        self,
+        payload: list[tuple[dict[str, Any], int, str]],
+        sequence: int,
+        *,
+        marked: bool,  # noqa: ARG002
+        after: int | None = None,  # noqa: ARG002
+    ) -> list[Refusal]:
+        """Call, again without what is refused until nothing is."""
+        changes = [
+            Change(f"{self._producer}/{place or f'{sequence}/{at}'}", row, weight)
+            for at, (row, weight, place) in enumerate(payload)
+        ]
+        refused: list[Refusal] = []
+        while changes:
+            try:
+                self._function(changes)
+                break
+            except Refuse as refusal:
+                if refusal.change not in changes:
+                    raise SinkUnavailable(f"{self._name}: refused a change that it was not given") from refusal
+                changes = [change for change in changes if change.id != refusal.change.id]
+                refused.append(Refusal(describe(refusal.change.row), refusal.why))
+            except Exception as error:
+                raise SinkUnavailable(
+                    f"{self._name}: {type(error).__name__}: {error}",
+                    hint="it is called again; raise Refuse(change, why) for a change that can never be taken",
+                ) from error
+        return refused
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    @property
+    def _name(self) -> str:
+        return f"{getattr(self._function, '__name__', 'function')}()"

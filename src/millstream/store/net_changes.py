@@ -1,0 +1,77 @@
+"""What a batch does to a table, all in all: rows with weights become rows to store and keys to remove.
+
+Invariant: for each key at most one row is stored and it is not removed as well, whatever the order of the changes; changes
+that say otherwise contradict themselves and are an error that names the view and the key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import polars as pl
+
+from millstream.errors import PipelineError
+from millstream.store.contract import WEIGHT, Target
+
+
+class Net(NamedTuple):
+    """Rows to store, by key, and keys to remove."""
+
+    store: pl.DataFrame
+    remove: pl.DataFrame
+
+
+def net_by_key(target: Target, changes: pl.DataFrame) -> Net:
+    """The net change of a table with a key.
+
+    A key with a row of weight +1 gets that row, whatever it had; a key with rows of negative weight only is removed.
+    """
+    key = list(target.identity)
+    changes = one_zero(changes, key)
+    none = changes.select(key).clear()
+    if (changes[WEIGHT] == 1).all() and changes.select(key).is_unique().all():
+        return Net(changes.drop(WEIGHT).sort(key), none)
+    summed = _sum(changes)
+    if target.append and (summed[WEIGHT] < 0).any():
+        raise _contradiction(
+            target, summed.filter(pl.col(WEIGHT) < 0), key, "a row is taken back, but this view only grows"
+        )
+    plus = pl.col(WEIGHT).clip(lower_bound=0)
+    by_key = summed.group_by(key).agg(plus.sum())
+    several = by_key.filter(pl.col(WEIGHT) > 1)
+    if not several.is_empty():
+        raise _contradiction(target, several, key, "more than one row for a key")
+    return Net(
+        summed.filter(pl.col(WEIGHT) > 0).drop(WEIGHT).sort(key),
+        by_key.filter(pl.col(WEIGHT) == 0).select(key).sort(key),
+    )
+
+
+def net_by_row(changes: pl.DataFrame) -> pl.DataFrame:
+    """The net weight of each row, for a table without a key; rows whose weights cancel are left out."""
+    return _sum(one_zero(changes))
+
+
+def one_zero(rows: pl.DataFrame, columns: Sequence[str] | None = None) -> pl.DataFrame:
+    """The rows with ``0.0`` for ``-0.0`` in these columns, or in all: as keys they are one."""
+    real = [name for name in columns or rows.columns if rows[name].dtype == pl.Float64]
+    return rows.with_columns(pl.when(pl.col(name) == 0).then(0.0).otherwise(pl.col(name)).alias(name) for name in real)
+
+
+def describe(row: dict[str, object]) -> str:
+    """A row for people, long values cut short."""
+    return ", ".join(f"{name}={value!r:.60}" for name, value in row.items())
+
+
+def _sum(changes: pl.DataFrame) -> pl.DataFrame:
+    columns = [name for name in changes.columns if name != WEIGHT]
+    return changes.group_by(columns).agg(pl.col(WEIGHT).sum()).filter(pl.col(WEIGHT) != 0)
+
+
+def _contradiction(target: Target, rows: pl.DataFrame, key: list[str], what: str) -> PipelineError:
+    first = describe(rows.select(key).row(0, named=True))
+    return PipelineError(
+        f"view {target.name!r}, key {first}: {what} ({rows.height} such); nothing of the batch was written",
+        hint="the changes of a batch contradict themselves: this is a fault of what computed them",
+    )

@@ -1,0 +1,1 @@
+"""Views in one schema of a PostgreSQL database."""

@@ -1,0 +1,1 @@
+"""Views in one SQLite file."""
