@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from millstream import Event, Pipeline, run, tumbling
-from millstream.log.sqlite import SqliteLog
+from millstream.log.embedded.engine import SqliteLog
 
 MINUTE = timedelta(minutes=1)
 BEGIN = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -16,7 +16,7 @@ sys.path.insert(0, str(ROOT))
 from tests.runtime.shop_file import append_clicks, load, write_shop  # noqa: E402
 
 from millstream.kernel.state.store import FORMAT as STATE_FORMAT  # noqa: E402
-from millstream.log.store import FORMAT as LOG_FORMAT  # noqa: E402
+from millstream.log.embedded.file import FORMAT as LOG_FORMAT  # noqa: E402
 from millstream.runtime import checkpoint  # noqa: E402
 from millstream.runtime.run import run  # noqa: E402
 from millstream.spark.session import stop_session  # noqa: E402

@@ -28,9 +28,9 @@ from millstream.errors import (
 from millstream.event import Event, Record, TopicPartition, from_millis
 from millstream.log.archive import Archive
 from millstream.log.contract import Log, QueueSettings, TopicSettings, Worker
+from millstream.log.embedded.file import MOST_BYTES
 from millstream.log.lag import lag, plan_reset, reset
 from millstream.log.producer import Buffer, Producer
-from millstream.log.store import MOST_BYTES
 from tests.waiting import until
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

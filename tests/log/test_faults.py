@@ -23,8 +23,8 @@ from millstream.errors import LogCorrupt, LogUnavailable, NewerFormat, NotALog
 from millstream.event import Event, Record
 from millstream.log.archive import Archive
 from millstream.log.contract import TopicSettings
-from millstream.log.sqlite import SqliteLog
-from millstream.log.store import FORMAT, LOG_FILE
+from millstream.log.embedded.engine import SqliteLog
+from millstream.log.embedded.file import FORMAT, LOG_FILE
 from tests.contracts.log import read_all
 from tests.history import Line, Stored, check, load, value
 from tests.mounted import missing, mounted
@@ -67,7 +67,7 @@ def batch(producer: str, sequence: int, count: int = 10) -> list[Event]:
 
 WRITER = """
 import os, sys
-from millstream.log.sqlite import SqliteLog
+from millstream.log.embedded.engine import SqliteLog
 from tests.history import Line
 from tests.log.test_faults import batch
 path, history, producer = sys.argv[1:]
@@ -140,14 +140,14 @@ ARCHIVING = {
 
 APPEND_ONCE = """
 import sys
-from millstream.log.sqlite import SqliteLog
+from millstream.log.embedded.engine import SqliteLog
 from tests.log.test_faults import batch
 SqliteLog(sys.argv[1]).append("t", batch("p", 3), producer="p", sequence=3)
 """
 MAINTAIN = """
 import sys
 from millstream.log import archive, clean
-from millstream.log.sqlite import SqliteLog
+from millstream.log.embedded.engine import SqliteLog
 clean._STEP = 40  # or it would take 20,000 records to see a second step
 archive._FILE_RECORDS = 30
 SqliteLog(sys.argv[1]).maintain("t")
@@ -286,7 +286,7 @@ import json, sys
 from pathlib import Path
 from millstream.errors import LogFull
 from millstream.event import Event
-from millstream.log.sqlite import SqliteLog
+from millstream.log.embedded.engine import SqliteLog
 from tests.contracts.log import read_all
 folder = Path(sys.argv[1])
 (folder / "ballast").write_bytes(b"x" * 1_600_000)
@@ -345,7 +345,7 @@ def test_a_full_disk_refuses_the_batch_keeps_the_rest_and_works_again_when_freed
 SYNC_FAILS = """
 import os, sys
 from millstream.errors import LogUnavailable
-from millstream.log.sqlite import SqliteLog
+from millstream.log.embedded.engine import SqliteLog
 from tests.history import Line
 from tests.log.test_faults import batch
 path, history = sys.argv[1:]
@@ -563,7 +563,7 @@ def test_an_empty_file_becomes_a_log(tmp_path: Path) -> None:
 CREATE = """
 import sys
 from millstream.event import Event
-from millstream.log.sqlite import SqliteLog
+from millstream.log.embedded.engine import SqliteLog
 for line in sys.stdin:
     log = SqliteLog(line.strip())
     log.ensure_topic("t")
@@ -605,7 +605,7 @@ def test_two_processes_may_make_the_same_log_at_once(
 CREATE_ONCE = """
 import sys
 from millstream.event import Event
-from millstream.log.sqlite import SqliteLog
+from millstream.log.embedded.engine import SqliteLog
 log = SqliteLog(sys.argv[1])
 log.ensure_topic("t")
 log.append("t", [Event(b"x")])
@@ -645,7 +645,7 @@ def test_a_kill_while_a_log_is_made_leaves_a_file_that_can_still_become_one(tmp_
 FORK = """
 import os, sys
 from millstream.event import Event
-from millstream.log.sqlite import SqliteLog
+from millstream.log.embedded.engine import SqliteLog
 log = SqliteLog(sys.argv[1])
 log.create_topic("t")
 log.append("t", [Event(b"before")])
@@ -667,7 +667,7 @@ sys.exit(os.waitpid(child, 0)[1])
 FORK_AMONG_THREADS = """
 import os, sys, threading
 from millstream.event import Event
-from millstream.log.sqlite import SqliteLog
+from millstream.log.embedded.engine import SqliteLog
 from tests.log.test_faults import batch
 log = SqliteLog(sys.argv[1])
 log.create_topic("t", 2)

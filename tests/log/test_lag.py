@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from millstream.errors import ConfigError, GenerationFenced, LogError, OffsetOutOfRange, UnknownTopic
 from millstream.event import Event, TopicPartition
 from millstream.log.contract import TopicSettings
+from millstream.log.embedded.engine import SqliteLog
 from millstream.log.lag import Move, lag, parse_start, plan_reset, reset
-from millstream.log.sqlite import SqliteLog
 from tests.contracts.log import committed
 
 

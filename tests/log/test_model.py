@@ -17,9 +17,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from millstream.errors import BadEvent, OffsetOutOfRange, SequenceTooOld, TopicExists, UnknownGroup, UnknownTopic
 from millstream.event import Event, Record, TopicPartition, from_millis
 from millstream.log.contract import Ack, Bounds, Maintenance, TopicSettings
+from millstream.log.embedded.engine import SqliteLog
+from millstream.log.embedded.sequence import REMEMBERED
 from millstream.log.partitioner import partition_of
-from millstream.log.sequence import REMEMBERED
-from millstream.log.sqlite import SqliteLog
 
 SECOND = timedelta(seconds=1)
 SETTINGS = [

@@ -17,8 +17,8 @@ import pytest
 from millstream.errors import BadEvent, BadName, ConfigError, LogFull, LogUnavailable, UnknownTopic
 from millstream.event import Event
 from millstream.log.contract import Ack, TopicSettings
+from millstream.log.embedded.engine import SqliteLog
 from millstream.log.producer import Buffer, Counters, Producer
-from millstream.log.sqlite import SqliteLog
 from tests.contracts.log import read_all, values
 from tests.waiting import until
 

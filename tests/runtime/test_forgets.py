@@ -19,8 +19,8 @@ from confluent_kafka.admin import AdminClient
 
 from millstream.errors import CheckpointMismatch, PipelineError, SinkForgot, SinkUnavailable
 from millstream.log import open_log
-from millstream.log.kafka import KafkaLog
-from millstream.log.kafka_write import SEQUENCES
+from millstream.log.kafka.engine import KafkaLog
+from millstream.log.kafka.write import SEQUENCES
 from millstream.relation.nodes import Place
 from millstream.relation.sinks import Mode, Outgoing
 from millstream.runtime.places import clear_outlets, open_outlets

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from millstream.errors import OffsetOutOfRange
 from millstream.event import Event
 from millstream.log import open_log
-from millstream.log.kafka import KafkaLog
+from millstream.log.kafka.engine import KafkaLog
 from millstream.log.partitioner import partition_of
 from millstream.pipeline import Pipeline
 from millstream.relation.relation import tumbling

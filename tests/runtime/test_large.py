@@ -14,7 +14,7 @@ from millstream.errors import BadEvent
 from millstream.event import Event
 from millstream.log import open_log
 from millstream.log.archive import Archive
-from millstream.log.store import MOST_BYTES
+from millstream.log.embedded.file import MOST_BYTES
 from millstream.pipeline import Pipeline
 from millstream.runtime.run import Progress, run
 from millstream.spark.source import Options, StreamReader, Task

@@ -11,7 +11,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from millstream.kernel.state.store import FORMAT as STATE
-from millstream.log.store import FORMAT as LOG
+from millstream.log.embedded.file import FORMAT as LOG
 from millstream.runtime.checkpoint import FORMAT as CHECKPOINT
 from millstream.runtime.run import run
 from millstream.runtime.verify import verify

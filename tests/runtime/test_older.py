@@ -18,7 +18,7 @@ from millstream.event import Event
 from millstream.failpoint import armed
 from millstream.log import open_log
 from millstream.log.contract import TopicSettings
-from millstream.log.sqlite import SqliteLog
+from millstream.log.embedded.engine import SqliteLog
 from millstream.pipeline import Pipeline
 from millstream.runtime.batch import run_batch
 from millstream.runtime.rebuild import rebuild

@@ -139,7 +139,7 @@ def test_a_large_batch_gets_the_time_that_it_needs(monkeypatch: pytest.MonkeyPat
         open_log(broker.url) as log,
     ):
         outlet.send(outlet.pack(Parcel(frame[:1], frame.clear())).payload, 1, marked=True)
-        monkeypatch.setattr("millstream.log.kafka_write.LEAST", 1.0)  # as 15 s are for millions of rows
+        monkeypatch.setattr("millstream.log.kafka.write.LEAST", 1.0)  # as 15 s are for millions of rows
         outlet.send(outlet.pack(Parcel(frame, frame.clear())).payload, 2, marked=True, after=1)
         outlet.send(outlet.pack(Parcel(frame, frame.clear())).payload, 2, marked=True)
         assert outlet.last() == 2

@@ -11,7 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from millstream.event import Event
-from millstream.log.sqlite import SqliteLog
+from millstream.log.embedded.engine import SqliteLog
 from tests.soak.processes import stop_and_go
 from tests.soak.world import World
 

@@ -17,11 +17,11 @@ from millstream.errors import LogUnavailable
 from millstream.event import Event
 from millstream.log import open_log
 from millstream.log.contract import Log, TopicSettings
-from millstream.log.kafka import KafkaLog
-from millstream.log.kafka_sizes import Sizes
+from millstream.log.embedded.engine import SqliteLog
+from millstream.log.embedded.scan import Part
+from millstream.log.kafka.engine import KafkaLog
+from millstream.log.kafka.sizes import Sizes
 from millstream.log.partitioner import partition_of
-from millstream.log.scan import Part
-from millstream.log.sqlite import SqliteLog
 from millstream.spark.options import Options
 from millstream.spark.source import StreamReader, parts_between
 from millstream.testing import KafkaBroker

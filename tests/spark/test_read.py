@@ -18,8 +18,8 @@ from millstream.event import Event
 from millstream.log import open_log
 from millstream.log.archive import Archive
 from millstream.log.contract import Log, TopicSettings
+from millstream.log.embedded.engine import SqliteLog
 from millstream.log.lag import lag
-from millstream.log.sqlite import SqliteLog
 from millstream.spark.options import Options
 from millstream.spark.read import COLUMNS, java_settings, read_batch, read_stream
 from millstream.spark.source import StreamReader, cut

@@ -138,7 +138,7 @@ def test_a_foreign_database_is_refused_and_left_alone(path: Path, mode: str) -> 
 
 
 def test_a_log_is_not_a_file_of_views(path: Path) -> None:
-    from millstream.log.sqlite import SqliteLog
+    from millstream.log.embedded.engine import SqliteLog
 
     SqliteLog(path).close()
     with pytest.raises(ViewError, match="database of something else"):

@@ -17,9 +17,9 @@ from millstream.bench import Result, alternate
 from millstream.errors import MillstreamError
 from millstream.event import Event
 from millstream.log.contract import Log
+from millstream.log.embedded.engine import SqliteLog
+from millstream.log.embedded.file import Store, create_records_table
 from millstream.log.partitioner import partitions_of
-from millstream.log.sqlite import SqliteLog
-from millstream.log.store import Store, create_records_table
 
 PARTITIONS = 4
 BATCH = 1000
@@ -220,7 +220,7 @@ def _same(batches: Iterator[Any]) -> Iterator[Any]:
 _SENDER = """
 import sys, time
 from millstream.event import Event
-from millstream.log.sqlite import SqliteLog
+from millstream.log.embedded.engine import SqliteLog
 log, count = SqliteLog(sys.argv[1]), int(sys.argv[2])
 begun = time.monotonic()
 for i in range(count):

@@ -24,8 +24,8 @@ from millstream.errors import ConfigError
 from millstream.event import TopicPartition
 from millstream.log.archive import Archive
 from millstream.log.contract import Log, Topic, TopicSettings
+from millstream.log.embedded.engine import SqliteLog
 from millstream.log.lag import stored
-from millstream.log.sqlite import SqliteLog
 
 _COLUMNS = {
     "name": "TOPIC",

@@ -19,7 +19,7 @@ import msgspec
 from millstream.failpoint import failpoint
 from millstream.kernel.state.store import Memory
 from millstream.local.batch import Local
-from millstream.log.sqlite import SqliteLog
+from millstream.log.embedded.engine import SqliteLog
 from millstream.pipeline import Pipeline
 from millstream.plan.build import Chain, ViewPlan, build_chain
 from millstream.relation.nodes import source_of

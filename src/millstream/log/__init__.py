@@ -18,9 +18,9 @@ def open_log(url: str, *, create: bool = True, kafka: Mapping[str, str] | None =
     """
     rest = url.partition(":")[2]
     if check_log(url) == "sqlite":
-        from millstream.log.sqlite import SqliteLog
+        from millstream.log.embedded.engine import SqliteLog
 
         return SqliteLog(rest.removeprefix("//") if rest.startswith("///") else rest, create=create)
-    from millstream.log.kafka import KafkaLog
+    from millstream.log.kafka.engine import KafkaLog
 
     return KafkaLog(rest[2:].rstrip("/"), kafka or {})

@@ -22,7 +22,7 @@ from millstream.errors import LogError, LogUnavailable, OffsetOutOfRange
 from millstream.event import Headers, Record
 from millstream.failpoint import failpoint
 from millstream.log.contract import Bounds, Log, Start, start_offsets
-from millstream.log.store import MOST_BYTES
+from millstream.log.embedded.file import MOST_BYTES
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq

@@ -151,8 +151,8 @@ def parse_start(text: str) -> Start:
 def stored(log: Log, topic: Topic) -> int:
     """How many records a topic holds; of one that is compacted on Kafka only its brokers know, and so many are the most."""
     if topic.settings.compacts:
-        from millstream.log.scan import count_records  # slow to load, and rarely needed
-        from millstream.log.sqlite import SqliteLog
+        from millstream.log.embedded.engine import SqliteLog
+        from millstream.log.embedded.scan import count_records  # slow to load, and rarely needed
 
         if isinstance(log, SqliteLog):
             return count_records(log, topic.name)

@@ -28,8 +28,8 @@ from millstream.errors import (
     TopicExists,
 )
 from millstream.event import Event, Record, TopicPartition
-from millstream.log.batch import Batch
 from millstream.log.contract import Log, Topic, TopicSettings, check_name
+from millstream.log.embedded.batch import Batch
 
 Policy: TypeAlias = Literal["block", "drop", "buffer"]
 _SPILL = TopicSettings(max_record_bytes=1 << 30)  # how large is too large is for the topic itself to say
@@ -313,7 +313,7 @@ class _Spill:
     """Batches on disk, in order, in a log of their own; a header of each record names its batch."""
 
     def __init__(self, buffer: Buffer) -> None:
-        from millstream.log.sqlite import SqliteLog
+        from millstream.log.embedded.engine import SqliteLog
 
         assert buffer.spill is not None  # noqa: S101  (Buffer checks it)
         self._log = SqliteLog(buffer.spill)

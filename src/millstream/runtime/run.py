@@ -28,8 +28,8 @@ from millstream.kernel.state.store import FOREVER
 from millstream.log import open_log
 from millstream.log.archive import archive_of, whole_bounds
 from millstream.log.contract import Bounds
-from millstream.log.scan import Part, records_within
-from millstream.log.sqlite import SqliteLog
+from millstream.log.embedded.engine import SqliteLog
+from millstream.log.embedded.scan import Part, records_within
 from millstream.pipeline import Pipeline
 from millstream.relation.schema import parse_duration
 from millstream.runtime.analysed import analysed

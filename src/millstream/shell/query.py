@@ -26,7 +26,7 @@ from millstream.explain.report import Explanation
 from millstream.kernel.exchange.collect import unpack
 from millstream.kernel.state.store import Memory
 from millstream.log import Log, open_log
-from millstream.log.sqlite import SqliteLog
+from millstream.log.embedded.engine import SqliteLog
 from millstream.pipeline import Pipeline
 from millstream.plan.build import ORIGIN, ViewPlan, build_chain
 from millstream.relation.expression import plain_column

@@ -22,9 +22,9 @@ from millstream.errors import ConfigError
 from millstream.event import TopicPartition
 from millstream.log.archive import Archive, archive_of, reaching_back, to_arrow
 from millstream.log.contract import Bounds, check_offset
-from millstream.log.scan import Part, Values, records_within, scan_rows, scan_values
-from millstream.log.sqlite import SqliteLog
-from millstream.log.store import first_appended_after, records_table
+from millstream.log.embedded.engine import SqliteLog
+from millstream.log.embedded.file import first_appended_after, records_table
+from millstream.log.embedded.scan import Part, Values, records_within, scan_rows, scan_values
 from millstream.spark import shortcut
 from millstream.spark.options import Options
 from millstream.spark.private import check_ours
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from millstream.decode.decoder import Decoder
     from millstream.kernel.admission import Gate
-    from millstream.log.kafka import KafkaLog
+    from millstream.log.kafka.engine import KafkaLog
 
 CHUNK = 20_000
 """Records that are read and decoded at once; fewer where they are large."""
@@ -262,9 +262,9 @@ class OnKafka(_Reading):
     def log(self) -> KafkaLog:
         """The log, opened in this process."""
         if self._opened is None:
-            from millstream.log.kafka import KafkaLog
-            from millstream.log.kafka_scan import AppendTimes
-            from millstream.log.kafka_sizes import Sizes
+            from millstream.log.kafka.engine import KafkaLog
+            from millstream.log.kafka.scan import AppendTimes
+            from millstream.log.kafka.sizes import Sizes
 
             self._opened = KafkaLog(self._servers, client=self.files.client or None)
             self._times, self._sizes = AppendTimes(self._opened), Sizes(self._opened)
@@ -307,8 +307,8 @@ class OnKafka(_Reading):
 
     def read(self, part: Part, gate: Gate | None) -> Iterator[pa.RecordBatch]:
         """By a consumer that this process keeps."""
-        from millstream.log.kafka import client_settings
-        from millstream.log.kafka_scan import scan, to_batch
+        from millstream.log.kafka.engine import client_settings
+        from millstream.log.kafka.scan import scan, to_batch
 
         decoder = self.decoder
         whole = decoder is None or decoder.wants_all(part.topic)

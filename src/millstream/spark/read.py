@@ -116,7 +116,7 @@ def _kafka_with_archive(
 
 
 def _columns(frame: DataFrame) -> DataFrame:
-    """Kafka's columns, with the event's time out of its header (see ``log/kafka.py``) as the timestamp."""
+    """Kafka's columns, with the event's time out of its header (see ``log/kafka/engine.py``) as the timestamp."""
     of_event = f"filter(headers, h -> h.key = '{TIME_HEADER}')"
     others = f"filter(headers, h -> h.key != '{TIME_HEADER}')"
     return frame.selectExpr(

@@ -67,7 +67,7 @@ def stream_records(
         check_local(spark, log)
         options |= {"log": absolute(log)}
     else:
-        from millstream.log.kafka import client_settings
+        from millstream.log.kafka.engine import client_settings
 
         client = client_settings(log.removeprefix("kafka://").rstrip("/"), kafka)  # workers have another environment
         options |= {"log": log, "kafka": private.write("kafka", json.dumps(client).encode()), "patience": str(patience)}
@@ -110,7 +110,7 @@ def _ours(reader: DataFrameReader | DataStreamReader, decoder: Decoder | None) -
 
 
 def _kafka(reader: DataFrameReader | DataStreamReader, decoder: Decoder | None) -> DataFrame:
-    """Kafka's timestamp is that of the append; the event's is in a header (see ``log/kafka.py``)."""
+    """Kafka's timestamp is that of the append; the event's is in a header (see ``log/kafka/engine.py``)."""
     sent = f"cast(get(filter(headers, h -> h.key = '{TIME_HEADER}'), 0).value AS string)"
     time = f"coalesce(timestamp_millis(try_cast({sent} AS bigint)), timestamp)"
     records = reader.load().selectExpr(*COLUMNS[:5], f"{time} AS timestamp", "timestamp AS append_time")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from millstream.kernel.admission import Gate
     from millstream.kernel.exchange.chunk import Chunk
     from millstream.kernel.host import Host
-    from millstream.log.scan import Values
+    from millstream.log.embedded.scan import Values
 
 CHUNK = {
     "_stage": pa.int32(),

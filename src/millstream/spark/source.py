@@ -31,7 +31,7 @@ from pyspark.sql.types import StructType
 from millstream.errors import ConfigError, LogError, LogUnavailable
 from millstream.event import TopicPartition, from_millis
 from millstream.log.contract import Bounds, check_offset
-from millstream.log.scan import Part
+from millstream.log.embedded.scan import Part
 from millstream.spark import shortcut
 from millstream.spark.engine import Attached, attached, engine_for
 from millstream.spark.options import Offsets, Options

@@ -22,8 +22,8 @@ from millstream.decode.leftovers import to_records
 from millstream.kernel.exchange.chunk import Chunk
 from millstream.kernel.state.store import Memory
 from millstream.local.batch import Local
-from millstream.log.scan import Part, scan_values
-from millstream.log.sqlite import SqliteLog
+from millstream.log.embedded.engine import SqliteLog
+from millstream.log.embedded.scan import Part, scan_values
 from millstream.pipeline import Pipeline
 from millstream.runtime.begin import as_it_runs, chain_of
 from millstream.spark.engine import CHUNK

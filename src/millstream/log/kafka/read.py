@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from millstream.errors import ConfigError, GenerationFenced, OffsetOutOfRange, UnknownTopic
 from millstream.event import Headers, Record, TopicPartition
 from millstream.log.contract import TIME_HEADER, Consumer, Reader, check_offset
-from millstream.log.kafka_client import GONE, ck, silent, translate
-from millstream.log.store import MOST_BYTES
+from millstream.log.embedded.file import MOST_BYTES
+from millstream.log.kafka.client import GONE, ck, silent, translate
 
 if TYPE_CHECKING:
-    from millstream.log.kafka import KafkaLog
+    from millstream.log.kafka.engine import KafkaLog
 
 COMMON = {
     "enable.auto.commit": "false",

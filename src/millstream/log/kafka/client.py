@@ -20,7 +20,7 @@ from millstream.errors import (
 from millstream.log.contract import TopicSettings
 
 if TYPE_CHECKING:
-    from millstream.log.kafka import KafkaLog
+    from millstream.log.kafka.engine import KafkaLog
 
 try:
     import confluent_kafka

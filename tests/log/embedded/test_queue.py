@@ -14,10 +14,10 @@ import pytest
 from millstream.errors import ConfigError, DeliveryFenced, OffsetOutOfRange, UnknownTopic
 from millstream.event import Event, TopicPartition
 from millstream.log.contract import Delivery, QueueSettings, TopicSettings, Worker
+from millstream.log.embedded.engine import SqliteLog
 from millstream.log.lag import lag
-from millstream.log.sqlite import SqliteLog
 from tests.contracts.log import committed, read_all, values
-from tests.log.test_group import Clock
+from tests.log.embedded.test_group import Clock
 
 PLACE = TopicPartition("t", 0)
 

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from millstream.errors import DeliveryFenced, LogUnavailable, NotSupported, TopicExists
 from millstream.log.contract import Delivery, Group, QueueSettings, Worker
-from millstream.log.kafka_client import TIMEOUT, ck, ck_admin, silent
-from millstream.log.kafka_read import to_record
-from millstream.log.queue import dead_letter
-from millstream.log.store import MOST_BYTES
+from millstream.log.embedded.file import MOST_BYTES
+from millstream.log.embedded.queue import dead_letter
+from millstream.log.kafka.client import TIMEOUT, ck, ck_admin, silent
+from millstream.log.kafka.read import to_record
 
 if TYPE_CHECKING:
-    from millstream.log.kafka import KafkaLog
+    from millstream.log.kafka.engine import KafkaLog
 
 _CONSUMERS = 8
 _FETCH = {"fetch.max.bytes": str(MOST_BYTES)}  # of which one poll is made

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Literal
 from millstream.database import Db
 from millstream.errors import ConfigError, GenerationFenced, UnknownTopic
 from millstream.event import Record, TopicPartition
-from millstream.log.clock import LONGEST
 from millstream.log.contract import Bounds, Consumer, Group, check_offset
-from millstream.log.store import MOST_BYTES, partition_bounds
+from millstream.log.embedded.clock import LONGEST
+from millstream.log.embedded.file import MOST_BYTES, partition_bounds
 
 if TYPE_CHECKING:
-    from millstream.log.sqlite import SqliteLog
+    from millstream.log.embedded.engine import SqliteLog
 
 Kind = Literal["consumer", "queue"]
 

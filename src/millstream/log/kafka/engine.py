@@ -1,7 +1,7 @@
 """The log on Kafka, by Kafka's own parts: its topics, groups, transactions and share groups.
 
 Every append is one transaction, so that a batch is there whole or not at all; readers read committed. What writes is in
-``kafka_write.py``, what reads in ``kafka_read.py``, work queues are in ``kafka_share.py``.
+``write.py``, what reads in ``read.py``, work queues are in ``share.py``.
 
 A Kafka record has one timestamp. Topics made here give it to the append (the broker's clock), because retention and
 compaction go by it: an old event that arrives today must not be deleted today. The event's own time travels in a header.
@@ -25,7 +25,6 @@ from millstream.errors import (
     UnknownTopic,
 )
 from millstream.event import Event, TopicPartition, to_millis
-from millstream.log.batch import Batch
 from millstream.log.contract import (
     Ack,
     Bounds,
@@ -43,8 +42,9 @@ from millstream.log.contract import (
     check_topic_name,
     start_offsets,
 )
-from millstream.log.kafka_client import GONE, MOVING, TIMEOUT, Errors, ck, ck_admin, from_configs, silent, to_configs
-from millstream.log.kafka_write import SEQUENCES, TopicProducer, seconds_for
+from millstream.log.embedded.batch import Batch
+from millstream.log.kafka.client import GONE, MOVING, TIMEOUT, Errors, ck, ck_admin, from_configs, silent, to_configs
+from millstream.log.kafka.write import SEQUENCES, TopicProducer, seconds_for
 from millstream.secret import check_settings, resolve
 
 T = TypeVar("T")
@@ -309,7 +309,7 @@ class KafkaLog(Log):
 
     def reader(self, topic: str, start: Start = "earliest", *, partitions: Iterable[int] | None = None) -> Reader:
         """Read alone, by assignment."""
-        from millstream.log.kafka_read import KafkaReader
+        from millstream.log.kafka.read import KafkaReader
 
         offsets = start_offsets(self, topic, start)
         if partitions is not None:
@@ -328,7 +328,7 @@ class KafkaLog(Log):
         lease: timedelta = timedelta(seconds=10),
     ) -> Consumer:
         """Join one of Kafka's consumer groups."""
-        from millstream.log.kafka_read import KafkaConsumer
+        from millstream.log.kafka.read import KafkaConsumer
 
         names = [topics] if isinstance(topics, str) else list(topics)
         for name in names:
@@ -337,20 +337,20 @@ class KafkaLog(Log):
 
     def worker(self, topic: str, group: str, settings: QueueSettings | None = None) -> Worker:
         """Join one of Kafka's share groups."""
-        from millstream.log.kafka_share import KafkaWorker
+        from millstream.log.kafka.share import KafkaWorker
 
         self._topic(topic)
         return KafkaWorker(self, topic, check_name("group", group), settings or QueueSettings())
 
     def groups(self) -> list[Group]:
         """Consumer groups and share groups, without those that hold producers' sequences."""
-        from millstream.log import kafka_share
+        from millstream.log.kafka import share
 
         with self.errors():
             listed = self.admin.list_consumer_groups(request_timeout=TIMEOUT).result().valid
         names = {group.group_id: group for group in listed if not group.group_id.startswith("__")}
-        shares = {name for name, group in names.items() if kafka_share.is_share_group(group)}
-        found = [kafka_share.describe(name) for name in sorted(shares)]
+        shares = {name for name, group in names.items() if share.is_share_group(group)}
+        found = [share.describe(name) for name in sorted(shares)]
         consumers = sorted(names.keys() - shares)
         futures = self.admin.describe_consumer_groups(consumers, request_timeout=TIMEOUT) if consumers else {}
         metadata = self._metadata() if consumers else {}

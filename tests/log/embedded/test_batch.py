@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from millstream.errors import BadEvent, ConfigError, SequenceTooOld, UnknownTopic
 from millstream.event import Event
-from millstream.log.batch import dump_headers, load_headers, place
 from millstream.log.contract import TopicSettings
+from millstream.log.embedded.batch import dump_headers, load_headers, place
+from millstream.log.embedded.engine import SqliteLog
+from millstream.log.embedded.sequence import REMEMBERED
 from millstream.log.partitioner import partition_of
-from millstream.log.sequence import REMEMBERED
-from millstream.log.sqlite import SqliteLog
 from tests.contracts.log import read_all, values
 
 

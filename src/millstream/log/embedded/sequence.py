@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 from millstream.database import Db
 from millstream.errors import BadEvent, SequenceTooOld
 from millstream.event import Event
-from millstream.log.batch import place
 from millstream.log.contract import Ack
+from millstream.log.embedded.batch import place
 
 if TYPE_CHECKING:
-    from millstream.log.sqlite import TopicRow
+    from millstream.log.embedded.engine import TopicRow
 
 REMEMBERED = 1024
 

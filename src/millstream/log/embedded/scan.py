@@ -17,14 +17,14 @@ import numpy as np
 import numpy.typing as npt
 
 from millstream.event import TopicPartition
-from millstream.log.batch import load_headers
 from millstream.log.contract import check_offset
-from millstream.log.store import MOST_BYTES, partition_bounds, records_table
+from millstream.log.embedded.batch import load_headers
+from millstream.log.embedded.file import MOST_BYTES, partition_bounds, records_table
 
 if TYPE_CHECKING:
     from millstream.database import Db
     from millstream.log.archive import Archive, Row
-    from millstream.log.sqlite import SqliteLog
+    from millstream.log.embedded.engine import SqliteLog
 
 
 _STEPS, _SAMPLE = 64, 16

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from millstream.database import Db
 from millstream.event import Record, TopicPartition
 from millstream.log.contract import Bounds, Reader, check_offset
-from millstream.log.store import BLOCK, MOST_BYTES, partition_bounds, records_table
+from millstream.log.embedded.file import BLOCK, MOST_BYTES, partition_bounds, records_table
 
 if TYPE_CHECKING:
-    from millstream.log.sqlite import SqliteLog
+    from millstream.log.embedded.engine import SqliteLog
 
 
 class SqliteReader(Reader):

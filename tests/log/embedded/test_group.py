@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from millstream.errors import ConfigError, GenerationFenced, UnknownTopic
 from millstream.event import Event, TopicPartition
-from millstream.log.group import SqliteConsumer, share
-from millstream.log.sqlite import SqliteLog
+from millstream.log.embedded.engine import SqliteLog
+from millstream.log.embedded.group import SqliteConsumer, share
 from tests.contracts.log import committed, values
 
 LEASE = timedelta(seconds=10)

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 from millstream.database import Db
 from millstream.errors import LogError
 from millstream.failpoint import failpoint
-from millstream.log.clock import topic_time
 from millstream.log.contract import Maintenance
-from millstream.log.store import BLOCK, first_appended_after, records_table
+from millstream.log.embedded.clock import topic_time
+from millstream.log.embedded.file import BLOCK, first_appended_after, records_table
 
 if TYPE_CHECKING:
-    from millstream.log.sqlite import SqliteLog, TopicRow
+    from millstream.log.embedded.engine import SqliteLog, TopicRow
 
 _STEP = 20_000  # records deleted per transaction: some 20 ms of write lock
 _PAUSE = 1000  # milliseconds between two looks at retention while appending

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from millstream.errors import LogUnavailable
-from millstream.log.kafka_client import ck, silent
-from millstream.log.kafka_read import COMMON
-from millstream.log.scan import Part, paced, step_of
+from millstream.log.embedded.scan import Part, paced, step_of
+from millstream.log.kafka.client import ck, silent
+from millstream.log.kafka.read import COMMON
 
 if TYPE_CHECKING:
-    from millstream.log.kafka import KafkaLog
+    from millstream.log.kafka.engine import KafkaLog
 
 _STEPS = 8
 _ENOUGH, _ENOUGH_BYTES = 32, 1 << 18

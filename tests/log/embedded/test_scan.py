@@ -14,9 +14,9 @@ from millstream.decode.json_lines import Joined
 from millstream.errors import BadEvent, OffsetOutOfRange
 from millstream.event import Event
 from millstream.log.contract import TopicSettings
+from millstream.log.embedded.engine import SqliteLog
+from millstream.log.embedded.scan import Part, records_within, scan_rows, scan_values
 from millstream.log.lag import stored
-from millstream.log.scan import Part, records_within, scan_rows, scan_values
-from millstream.log.sqlite import SqliteLog
 
 RESERVED = b"reserved"
 values = st.binary(max_size=6) | st.sampled_from([b"{}", b'{"n": 1}', b"\0", b"a\0b", b"\n", b"\xff", b""])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from millstream.log.contract import Log
-from millstream.log.sqlite import SqliteLog
+from millstream.log.embedded.engine import SqliteLog
 from tests.contracts.log import LogContract
 
 

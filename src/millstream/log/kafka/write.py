@@ -14,12 +14,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from millstream.errors import LogUnavailable
-from millstream.log.batch import Batch
 from millstream.log.contract import TIME_HEADER, Ack, Topic
-from millstream.log.kafka_client import OVERHEAD, TIMEOUT, ck, ck_admin, silent, translate
+from millstream.log.embedded.batch import Batch
+from millstream.log.kafka.client import OVERHEAD, TIMEOUT, ck, ck_admin, silent, translate
 
 if TYPE_CHECKING:
-    from millstream.log.kafka import KafkaLog
+    from millstream.log.kafka.engine import KafkaLog
 
 SEQUENCES = "__millstream.producer."
 """The groups that hold producers' sequences begin like this."""

@@ -29,11 +29,6 @@ from millstream.errors import (
 )
 from millstream.event import Event, Record, TopicPartition, to_millis
 from millstream.failpoint import failpoint
-from millstream.log import clean, queue
-from millstream.log import group as membership
-from millstream.log import sequence as sequences
-from millstream.log.batch import Batch, load_headers
-from millstream.log.clock import next_append
 from millstream.log.contract import (
     Ack,
     Bounds,
@@ -51,8 +46,12 @@ from millstream.log.contract import (
     check_topic_name,
     start_offsets,
 )
-from millstream.log.reader import SqliteReader, offset_at
-from millstream.log.store import (
+from millstream.log.embedded import group as membership
+from millstream.log.embedded import queue, retention
+from millstream.log.embedded import sequence as sequences
+from millstream.log.embedded.batch import Batch, load_headers
+from millstream.log.embedded.clock import next_append
+from millstream.log.embedded.file import (
     BLOCK,
     MOST_BYTES,
     Store,
@@ -62,6 +61,7 @@ from millstream.log.store import (
     partition_bounds,
     records_table,
 )
+from millstream.log.embedded.reader import SqliteReader, offset_at
 
 
 class TopicRow(NamedTuple):
@@ -81,7 +81,7 @@ class SqliteLog(Log):
         self.store = Store(Path(path), create=create)
         self._topics: dict[str, TopicRow] = {}
         self._spread = itertools.count()
-        self._expiry = clean.Expiry()
+        self._expiry = retention.Expiry()
         self._before: dict[int, int] = {}  # topic → the time of the append before the last of ours
 
     # topics
@@ -403,7 +403,7 @@ class SqliteLog(Log):
 
     def maintain(self, topic: str) -> Maintenance:
         """Expire, then compact."""
-        return clean.maintain(self, topic)
+        return retention.maintain(self, topic)
 
     def close(self) -> None:
         """Close all connections."""

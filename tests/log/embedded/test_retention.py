@@ -13,9 +13,9 @@ from millstream.errors import LogCorrupt, LogError, OffsetOutOfRange
 from millstream.event import Event
 from millstream.log.archive import Archive, whole_offsets
 from millstream.log.contract import Bounds, Maintenance, TopicSettings
-from millstream.log.sqlite import SqliteLog
+from millstream.log.embedded.engine import SqliteLog
 from tests.contracts.log import read_all, values
-from tests.log.test_group import Clock
+from tests.log.embedded.test_group import Clock
 
 SECOND = timedelta(seconds=1)
 

@@ -20,13 +20,13 @@ from millstream.errors import LogUnavailable, UnknownTopic
 from millstream.event import TopicPartition
 from millstream.log.archive import columns_to_arrow
 from millstream.log.contract import Bounds, check_offset
-from millstream.log.kafka_client import GONE, TIMEOUT, ck, ck_admin, silent
-from millstream.log.kafka_read import COMMON, split_headers
-from millstream.log.store import MOST_BYTES
+from millstream.log.embedded.file import MOST_BYTES
+from millstream.log.kafka.client import GONE, TIMEOUT, ck, ck_admin, silent
+from millstream.log.kafka.read import COMMON, split_headers
 
 if TYPE_CHECKING:
-    from millstream.log.kafka import KafkaLog
-    from millstream.log.scan import Part
+    from millstream.log.embedded.scan import Part
+    from millstream.log.kafka.engine import KafkaLog
 
 _SETTINGS = {
     **COMMON,

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING
 from millstream.database import Db
 from millstream.errors import DeliveryFenced
 from millstream.event import Event, Record, TopicPartition
-from millstream.log import group as membership
-from millstream.log.clock import LONGEST
 from millstream.log.contract import Delivery, QueueSettings, Worker, check_offset
-from millstream.log.store import MOST_BYTES, partition_bounds
+from millstream.log.embedded import group as membership
+from millstream.log.embedded.clock import LONGEST
+from millstream.log.embedded.file import MOST_BYTES, partition_bounds
 
 if TYPE_CHECKING:
-    from millstream.log.sqlite import SqliteLog, TopicRow
+    from millstream.log.embedded.engine import SqliteLog, TopicRow
 
 
 def dead_letter(delivery: Delivery, group: str, reason: str) -> Event:

@@ -1,0 +1,1 @@
+"""The embedded log: all topics in one SQLite file."""
