@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from millstream.runtime.batch import Batched, run_batch
     from millstream.runtime.rebuild import rebuild, roll_back
     from millstream.runtime.run import Progress, run
-    from millstream.runtime.travel import as_of
+    from millstream.runtime.time_travel import as_of
     from millstream.runtime.verify import Verified, verify
     from millstream.sink.files import committed_files
     from millstream.sink.function import Change, Refuse
@@ -104,7 +104,7 @@ _LATER = {
     "TopicSettings": "millstream.log.contract",
     "Verified": "millstream.runtime.verify",
     "View": "millstream.view",
-    "as_of": "millstream.runtime.travel",
+    "as_of": "millstream.runtime.time_travel",
     "committed_files": "millstream.sink.files",
     "hopping": "millstream.relation.window",
     "lag": "millstream.log.lag",

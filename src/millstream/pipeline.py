@@ -40,7 +40,7 @@ from millstream.store.contract import LETTERS_KEPT
 from millstream.view import View
 
 if TYPE_CHECKING:
-    from millstream.sql.ending import Query
+    from millstream.sql.emit_clause import Query
 
 _PIPELINE_NAME = re.compile(r"[A-Za-z0-9_-]{1,63}")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
@@ -410,7 +410,7 @@ class Pipeline:
             return relation, None
         if relation is not None or not isinstance(sql, str):
             raise PlanError(f"{what}: expected either a relation or sql, a text; found {relation!r} and {sql!r}")
-        from millstream.sql.ending import ask
+        from millstream.sql.emit_clause import ask
 
         return ask(sql, self.relations, what)
 

@@ -24,9 +24,9 @@ from millstream.cli import execute
 from millstream.cli.run import shown
 from millstream.errors import MillstreamError, SinkUnavailable
 from millstream.notebook import relation_html
-from millstream.runtime.report import guarded
+from millstream.runtime.progress_report import guarded
 from millstream.runtime.run import Progress
-from millstream.runtime.sending import Patience
+from millstream.runtime.sink_dispatch import Patience
 from millstream.store.contract import COUNTS, REJECTS, WEIGHT, Batch, Target
 from millstream.store.sqlite.writer import SqliteSink
 

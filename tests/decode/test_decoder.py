@@ -17,7 +17,7 @@ from millstream.decode.json_lines import Joined
 from millstream.kernel.exchange.chunk import Kind, from_bytes
 from millstream.kernel.host import Host
 from millstream.plan.build import ADMIT
-from millstream.runtime.begin import chain_of
+from millstream.runtime.setup import chain_of
 
 
 def decoder(schema: str = "k long, v long", *select: str, kind: str = "stream", **options: Any) -> Decoder:

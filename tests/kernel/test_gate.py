@@ -27,7 +27,7 @@ from millstream.kernel.host import Host
 from millstream.kernel.state.store import NEVER, Memory
 from millstream.log.heartbeat import PREFIX
 from millstream.plan.build import ADMIT, SINK
-from millstream.runtime.begin import chain_of
+from millstream.runtime.setup import chain_of
 
 _SECOND = 1_000_000
 

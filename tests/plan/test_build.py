@@ -327,7 +327,7 @@ import sys
 from pathlib import Path
 from millstream.bench.nexmark.queries import QUERIES, pipeline_of
 from millstream.plan.state_layout import layout
-from millstream.runtime.begin import chain_of
+from millstream.runtime.setup import chain_of
 
 pipeline = pipeline_of([query for query in QUERIES if query != "q12"], "sqlite:x.db", Path(sys.argv[1]))
 print(layout(chain_of(pipeline)), pipeline.fingerprint())

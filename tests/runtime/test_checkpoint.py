@@ -12,8 +12,8 @@ import pytest
 from millstream import Pipeline
 from millstream.errors import CheckpointMismatch
 from millstream.plan.state_layout import layout
-from millstream.runtime.begin import chain_of
 from millstream.runtime.checkpoint import FORMAT, Checkpoint, open_checkpoint
+from millstream.runtime.setup import chain_of
 
 
 def shop(order: Sequence[str] = ("per_user", "per_page", "people")) -> Pipeline:

@@ -24,7 +24,7 @@ from millstream.load import load_pipeline
 from millstream.log import open_log
 from millstream.pipeline import Pipeline
 from millstream.runtime.verify import verify
-from millstream.spark import java, ship
+from millstream.spark import distribute_code, java
 from millstream.spark.session import _settings, is_local, is_one_process
 from millstream.testing import KafkaBroker, PostgresServer
 from millstream.testing.process import free_ports
@@ -235,20 +235,20 @@ def test_a_worker_that_dies_in_the_middle_of_a_run_leaves_no_trace(
 def test_a_checkpoint_that_workers_do_not_see_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     seen = tmp_path / "seen"
     seen.write_text("")
-    ship.check_shared(spark, seen)
+    distribute_code.check_shared(spark, seen)
     with pytest.raises(MachineError, match="not seen from host"):
-        ship.check_shared(spark, tmp_path / "unseen" / "millstream.json")
+        distribute_code.check_shared(spark, tmp_path / "unseen" / "millstream.json")
 
 
 def test_the_archive_is_our_code_and_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MILLSTREAM_CACHE", str(tmp_path))
-    made = ship.archive()
+    made = distribute_code.archive()
     before = made.stat().st_mtime_ns
-    assert ship.archive() == made
+    assert distribute_code.archive() == made
     assert made.stat().st_mtime_ns == before
     assert [path.name for path in made.parent.iterdir()] == [made.name]
-    code = "import millstream.kernel.host, millstream.spark.ship as s; print(s.here()['our code in'])"
-    environ = {**os.environ, "PYTHONPATH": ship.python_path("elsewhere")}
+    code = "import millstream.kernel.host, millstream.spark.distribute_code as s; print(s.here()['our code in'])"
+    environ = {**os.environ, "PYTHONPATH": distribute_code.python_path("elsewhere")}
     found = subprocess.run(
         [sys.executable, "-c", code], cwd=made.parent, env=environ, capture_output=True, text=True, check=True
     )
@@ -266,7 +266,7 @@ def test_the_archive_is_our_code_and_is_made_once(tmp_path: Path, monkeypatch: p
     ],
 )  # fmt: skip
 def test_why_a_worker_cannot_run_us_is_one_line(text: str, expected: str) -> None:
-    assert ship.cause_of(text) == expected
+    assert distribute_code.cause_of(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -279,4 +279,6 @@ def test_what_is_for_one_process_is_not_for_a_cluster(master: str, local: bool, 
     made = _settings(master, {"spark.executorEnv.PYTHONPATH": "mine"}, [])
     assert ("-XX:TieredStopAtLevel=1" in made["spark.driver.extraJavaOptions"]) == one
     assert (made.get("spark.driver.host") == "127.0.0.1") == local
-    assert made["spark.executorEnv.PYTHONPATH"] == ("mine" if one else f"{ship.archive().name}{os.pathsep}mine")
+    assert made["spark.executorEnv.PYTHONPATH"] == (
+        "mine" if one else f"{distribute_code.archive().name}{os.pathsep}mine"
+    )

@@ -15,7 +15,7 @@ from millstream.errors import LogFailed, ViewStoreFailed
 from millstream.log import open_log
 from millstream.relation.sinks import Mode
 from millstream.runtime.run import Progress, run
-from millstream.runtime.sending import Patience
+from millstream.runtime.sink_dispatch import Patience
 from millstream.sink.topic import TopicOutlet
 from tests.contracts.sink import KEY, send
 from tests.runtime.shop_file import admission, append_clicks, load, write_shop

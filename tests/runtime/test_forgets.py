@@ -23,9 +23,9 @@ from millstream.log.kafka.engine import KafkaLog
 from millstream.log.kafka.write import SEQUENCES
 from millstream.relation.nodes import Place
 from millstream.relation.sinks import Mode, Outgoing
-from millstream.runtime.places import clear_outlets, open_outlets
+from millstream.runtime.ownership import clear_outlets, open_outlets
 from millstream.runtime.run import Progress, run
-from millstream.runtime.sending import IMPATIENT, Patience, Sender
+from millstream.runtime.sink_dispatch import IMPATIENT, Patience, Sender
 from millstream.sink import Outlet, Parcel
 from millstream.sink.files import FileOutlet, committed_files
 from millstream.sink.redis import RedisOutlet

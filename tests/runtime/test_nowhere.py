@@ -16,10 +16,10 @@ from millstream.kernel.exchange.chunk import Chunk, Kind
 from millstream.pipeline import Pipeline
 from millstream.runtime import delivery
 from millstream.runtime.batch import run_batch
-from millstream.runtime.change import change_of
+from millstream.runtime.diff import change_of
 from millstream.runtime.rebuild import rebuild, roll_back
 from millstream.runtime.run import run
-from millstream.runtime.travel import as_of
+from millstream.runtime.time_travel import as_of
 from millstream.runtime.verify import verify
 from millstream.sink.function import Change
 from millstream.store import open_store

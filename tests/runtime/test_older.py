@@ -23,7 +23,7 @@ from millstream.pipeline import Pipeline
 from millstream.runtime.batch import run_batch
 from millstream.runtime.rebuild import rebuild
 from millstream.runtime.run import run
-from millstream.runtime.travel import as_of
+from millstream.runtime.time_travel import as_of
 from millstream.runtime.verify import verify
 from millstream.spark.source import Options, StreamReader
 from millstream.testing import KafkaBroker

@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 from millstream import Pipeline, hopping, rows, session, sliding, span, tumbling
 from millstream.event import Event
 from millstream.log import open_log
-from millstream.runtime.begin import chain_of
 from millstream.runtime.run import Progress, run
+from millstream.runtime.setup import chain_of
 from millstream.runtime.verify import verify
 from millstream.store import open_store
 

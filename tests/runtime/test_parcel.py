@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
-from millstream.runtime.sending import in_line, parcel_of
+from millstream.runtime.sink_dispatch import in_line, parcel_of
 from millstream.store.contract import ORIGIN, WEIGHT, Target
 from millstream.store.net_changes import net_by_row
 

@@ -23,7 +23,7 @@ import redis
 
 from millstream import Event
 from millstream.log import open_log
-from millstream.spark import private
+from millstream.spark import private_folder
 from millstream.testing import RedisServer
 from tests.runtime.shop_file import Child, living
 from tests.waiting import until
@@ -227,7 +227,7 @@ def test_folders_of_processes_that_are_gone_are_removed_by_the_next(
 ) -> None:
     parent = Path(tempfile.mkdtemp(prefix="t-", dir="/tmp"))
     monkeypatch.setattr(tempfile, "tempdir", str(parent))
-    monkeypatch.setattr(private, "_own", None)
+    monkeypatch.setattr(private_folder, "_own", None)
     dead, alive, other = (parent / f"millstream-{os.getuid()}-{name}" for name in ("dead", "alive", "other"))
     for each in (dead, alive):
         each.mkdir()
@@ -235,12 +235,12 @@ def test_folders_of_processes_that_are_gone_are_removed_by_the_next(
     other.mkdir()  # not yet locked by who makes it
     with (alive / "lock").open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        made = private.folder("spark")
+        made = private_folder.folder("spark")
         assert not dead.exists()
         assert alive.exists()
         assert other.exists()
     assert made.parent.parent == parent
     assert made.stat().st_mode & 0o777 == 0o700
-    private.remove()
+    private_folder.remove()
     assert not made.parent.exists()
     shutil.rmtree(parent)

@@ -20,7 +20,7 @@ from millstream.relation.sinks import Policy
 from millstream.runtime.batch import run_batch
 from millstream.runtime.rebuild import rebuild
 from millstream.runtime.run import run
-from millstream.runtime.travel import as_of
+from millstream.runtime.time_travel import as_of
 from millstream.runtime.verify import verify
 from millstream.sink.function import Change
 from millstream.store import open_store

@@ -16,7 +16,7 @@ from millstream.errors import CheckpointMismatch, RowRefused
 from millstream.log import open_log
 from millstream.log.lag import lag
 from millstream.pipeline import Pipeline
-from millstream.runtime.planned import newest_planned
+from millstream.runtime.offset_log import newest_planned
 from millstream.runtime.run import Progress, run
 from millstream.sink.files import committed_files
 from millstream.sink.function import Change, Refuse

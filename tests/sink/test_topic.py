@@ -15,7 +15,7 @@ import pytest
 from millstream.errors import LogUnavailable
 from millstream.log import Log, open_log
 from millstream.log.contract import TopicSettings
-from millstream.runtime.sending import Patience
+from millstream.runtime.sink_dispatch import Patience
 from millstream.sink import Outlet, Parcel
 from millstream.sink.topic import TopicOutlet
 from millstream.testing import KafkaBroker

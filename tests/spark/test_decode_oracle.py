@@ -16,8 +16,8 @@ from millstream import Pipeline
 from millstream.decode.decoder import Decoder, FeedDecoder, Records
 from millstream.kernel.host import Host, column_of
 from millstream.plan.build import Chain
-from millstream.runtime.begin import chain_of
-from millstream.spark.lower import decode
+from millstream.runtime.setup import chain_of
+from millstream.spark.lowering import decode
 from millstream.spark.records import COLUMNS
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

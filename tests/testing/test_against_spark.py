@@ -20,9 +20,9 @@ from millstream.decode.leftovers import judge, to_records
 from millstream.errors import NeedsSpark
 from millstream.event import Record
 from millstream.kernel.host import Host, column_of
-from millstream.runtime.begin import chain_of
 from millstream.runtime.run import run
-from millstream.spark.lower import decode
+from millstream.runtime.setup import chain_of
+from millstream.spark.lowering import decode
 from millstream.spark.records import COLUMNS
 from millstream.store import open_store
 from millstream.testing import Trial

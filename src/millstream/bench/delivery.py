@@ -27,7 +27,7 @@ from millstream.event import Event
 from millstream.log import open_log
 from millstream.pipeline import Pipeline
 from millstream.runtime.run import Progress, run
-from millstream.runtime.sending import parcel_of
+from millstream.runtime.sink_dispatch import parcel_of
 from millstream.sink import Outlet
 from millstream.sink.files import FileOutlet
 from millstream.sink.redis import RedisOutlet

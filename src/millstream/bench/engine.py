@@ -24,10 +24,10 @@ from millstream.event import Event
 from millstream.kernel.host import Host
 from millstream.log import open_log
 from millstream.pipeline import Pipeline
-from millstream.runtime.begin import chain_of
 from millstream.runtime.run import Progress, run
-from millstream.spark import shortcut, stateful
-from millstream.spark.lower import decode
+from millstream.runtime.setup import chain_of
+from millstream.spark import fast_path, stages
+from millstream.spark.lowering import decode
 from millstream.spark.records import batch_records
 from millstream.spark.session import spark_session
 
@@ -174,8 +174,8 @@ def _where(spark: SparkSession, folder: Path, log: str, ours: list[Timed], sink:
     start = {"events": {p: b.start for p, b in bounds.items()}}
     end = {"events": {p: b.end for p, b in bounds.items()}}
     count = sum(b.end - b.start for b in bounds.values())
-    short = batch_records(spark, log, start, end, kafka={}, decoder=shortcut.decoder_for(spark, host))
-    packed = stateful.pack(decode(short, chain, pipeline.name), host)
+    short = batch_records(spark, log, start, end, kafka={}, decoder=fast_path.decoder_for(spark, host))
+    packed = stages.pack(decode(short, chain, pipeline.name), host)
     packing = statistics.median(_seconds(packed) for _ in range(ROUNDS)) / count * 1e6
     yield Result("reduce.source_json_packing", packing, "µs/event")
     whole = statistics.median(each.seconds / each.records for each in ours) * 1e6

@@ -23,7 +23,7 @@ def command(file: str, log_url: str | None, as_json: bool) -> None:
       millstream plan shop.py
       millstream plan shop.py --json
     """
-    from millstream.runtime.change import change_of
+    from millstream.runtime.diff import change_of
 
     pipeline = opened_pipeline(file, log_url)
     change = change_of(pipeline)

@@ -135,7 +135,7 @@ def query(view: str, sql: str, where: str | None, as_json: bool) -> None:
 def _as_of(view: str, at: str, where: str | None) -> Any:
     if where is None or not where.partition(":")[0].endswith(FILES):
         raise click.UsageError("--as-of computes the view from the log: name its definition with --views FILE")
-    from millstream.runtime.travel import as_of
+    from millstream.runtime.time_travel import as_of
 
     pipeline = opened_pipeline(where, None)
     with quiet_spark(pipeline), stderr().status(f"computing {view} as of {at} from the log"):

@@ -1,7 +1,7 @@
 """What the decoder leaves to Spark, judged without it: heartbeats, tombstones, and records that are certainly malformed.
 
 The same rule as everywhere: what Spark would say, or nothing. A record that Spark might read otherwise is NeedsSpark, never a
-guess. What Spark says is in ``spark/lower.py``; a test compares the two.
+guess. What Spark says is in ``spark/lowering.py``; a test compares the two.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from millstream.kernel.host import Host
 from millstream.kernel.state.store import Memory
 from millstream.log import Log
 from millstream.plan.build import Chain
-from millstream.runtime.analysed import analysed
+from millstream.runtime.analysis_errors import analysed
 from millstream.runtime.delivery import target_of
 from millstream.typecheck.inference import check_types
 from millstream.view import View
@@ -84,8 +84,8 @@ class Local:
 
     def _by_spark(self, spark: SparkSession, records: list[Record]) -> Iterator[Chunk]:
         """Decode records as a running pipeline does."""
-        from millstream.spark.lower import decode
-        from millstream.spark.shortcut import RAW
+        from millstream.spark.fast_path import RAW
+        from millstream.spark.lowering import decode
 
         rows = [(r.key, r.value, r.topic, r.partition, r.offset, r.time, r.append_time) for r in records]
         columns = [pa.array(column, kind) for column, kind in zip(zip(*rows, strict=True), RAW.values(), strict=True)]
@@ -96,8 +96,8 @@ class Local:
     def _types(self) -> Mapping[int, pl.Schema]:
         """The types of each feed's expressions; NeedsSpark if only Spark knows them."""
         if self.spark is not None:
-            from millstream.runtime.begin import empty_records
-            from millstream.spark.lower import decode, feed_types
+            from millstream.runtime.setup import empty_records
+            from millstream.spark.lowering import decode, feed_types
 
             return feed_types(decode(empty_records(self.spark), self.chain, self.name), self.chain)
         types = {}

@@ -25,7 +25,7 @@ from millstream.plan.build import Chain, ViewPlan, build_chain
 from millstream.relation.nodes import source_of
 from millstream.runtime.checkpoint import open_checkpoint
 from millstream.runtime.delivery import Delivery, Position
-from millstream.runtime.heartbeat import Heartbeats
+from millstream.runtime.heartbeats import Heartbeats
 from millstream.store import open_sink
 
 if TYPE_CHECKING:

@@ -30,16 +30,16 @@ from millstream.log.archive import whole_bounds, whole_offsets
 from millstream.log.heartbeat import write_heartbeat
 from millstream.pipeline import Pipeline
 from millstream.plan.build import Chain
-from millstream.runtime.analysed import analysed
-from millstream.runtime.begin import RECORDS, chain_of, our_settings, session_for, targets_of
+from millstream.runtime.analysis_errors import analysed
 from millstream.runtime.checkpoint import BATCH, began_at, folder_of, identity_of, versions
 from millstream.runtime.delivery import Position, accepted, chunks_of, counts_table, finish, rejects_table
 from millstream.runtime.failure import explain, tells_room
-from millstream.runtime.files import check_folder, write_files
-from millstream.runtime.sending import letters
-from millstream.runtime.topics import check_start, ids_of
-from millstream.spark import shortcut
-from millstream.spark.lower import decode, feed_types, staged
+from millstream.runtime.parquet_export import check_folder, write_files
+from millstream.runtime.setup import RECORDS, chain_of, our_settings, session_for, targets_of
+from millstream.runtime.sink_dispatch import letters
+from millstream.runtime.topic_identity import check_start, ids_of
+from millstream.spark import fast_path
+from millstream.spark.lowering import decode, feed_types, staged
 from millstream.spark.records import batch_records
 from millstream.spark.session import jvm_told
 from millstream.store import Batch, Sink, Target, open_sink
@@ -166,7 +166,7 @@ def compute(
     tasks = spark.sparkContext.defaultParallelism
     chain = chain_of(pipeline, tasks)
     counts = {feed.number: len(end[feed.source.topic]) for feed in chain.feeds}
-    decoder = shortcut.decoder_for(spark, Host(chain, counts)) if shortened else None
+    decoder = fast_path.decoder_for(spark, Host(chain, counts)) if shortened else None
     records = batch_records(spark, pipeline.log, start, end, kafka=pipeline.kafka or {}, decoder=decoder)
     if close and any(feed.source.time for feed in chain.feeds):
         records = records.unionByName(_ends(spark, chain, pipeline.name, end), allowMissingColumns=True)

@@ -21,7 +21,7 @@ from millstream.errors import CheckpointMismatch, ConfigError
 from millstream.pipeline import Pipeline
 from millstream.plan.build import Chain
 from millstream.plan.state_layout import difference, kernels, layout
-from millstream.runtime.planned import newest_finished
+from millstream.runtime.offset_log import newest_finished
 from millstream.store import Entry
 
 spark_version = version("pyspark")
@@ -47,10 +47,10 @@ class Checkpoint(msgspec.Struct, frozen=True):
     epoch: int = 0
     """Above that of every earlier checkpoint of the pipeline: what is sent to sinks is numbered by it and the batch."""
     views: dict[str, str] = {}
-    """The fingerprint of each view by itself, for :mod:`millstream.runtime.change`; and of each kernel, with what it does."""
+    """The fingerprint of each view by itself, for :mod:`millstream.runtime.diff`; and of each kernel, with what it does."""
     kernels: dict[str, str] = {}
     topics: dict[str, str] = {}
-    """The id of each topic, as its log has it; see :mod:`millstream.runtime.topics`. Older ones do not say."""
+    """The id of each topic, as its log has it; see :mod:`millstream.runtime.topic_identity`. Older ones do not say."""
     spark: str = ""
     """The version of Spark that wrote it; older ones do not say."""
     early: bool = False

@@ -22,7 +22,7 @@ from millstream.kernel.exchange.chunk import WEIGHT, Chunk
 from millstream.kernel.exchange.collect import Arrived, unpack
 from millstream.kernel.exchange.projection import finish_alone
 from millstream.plan.build import ORIGIN, Chain, Output
-from millstream.runtime.sending import IMPATIENT, Patience, Sender, letters
+from millstream.runtime.sink_dispatch import IMPATIENT, Patience, Sender, letters
 from millstream.spark.spill import taken_up
 from millstream.store import Batch, Sink, Target, judge_at
 from millstream.store.contract import COUNTED, COUNTS, REJECTS, Refusal, refused_by

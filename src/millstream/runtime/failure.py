@@ -34,7 +34,7 @@ from millstream.log import open_log
 from millstream.pipeline import Pipeline
 from millstream.plan.build import Chain, Feed
 from millstream.runtime.delivery import Position
-from millstream.spark.lower import decode
+from millstream.spark.lowering import decode
 from millstream.spark.records import batch_records
 
 if TYPE_CHECKING:

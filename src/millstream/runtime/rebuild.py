@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 from millstream.errors import PipelineError
 from millstream.log import open_log
 from millstream.pipeline import Pipeline
-from millstream.runtime.begin import chain_of
-from millstream.runtime.change import last_of
 from millstream.runtime.checkpoint import folder_for, folder_of, read_checkpoint, renumber, versions
 from millstream.runtime.delivery import Position
-from millstream.runtime.places import claimed, exchange, open_outlets, refuse_beside
+from millstream.runtime.diff import last_of
+from millstream.runtime.ownership import claimed, exchange, open_outlets, refuse_beside
 from millstream.runtime.run import Progress, run
-from millstream.runtime.sending import IMPATIENT, epoch_after
-from millstream.runtime.topics import check_past
+from millstream.runtime.setup import chain_of
+from millstream.runtime.sink_dispatch import IMPATIENT, epoch_after
+from millstream.runtime.topic_identity import check_past
 from millstream.store import Sink
 from millstream.store.versioned import NEXT, OLD
 

@@ -32,8 +32,7 @@ from millstream.log.embedded.engine import SqliteLog
 from millstream.log.embedded.scan import Part, records_within
 from millstream.pipeline import Pipeline
 from millstream.relation.schema import parse_duration
-from millstream.runtime.analysed import analysed
-from millstream.runtime.begin import as_it_runs, chain_of, our_settings, session_for, targets_of
+from millstream.runtime.analysis_errors import analysed
 from millstream.runtime.checkpoint import (
     began_at,
     folder_for,
@@ -49,21 +48,22 @@ from millstream.runtime.checkpoint import (
 )
 from millstream.runtime.delivery import Delivered, Delivery, Position, to_time
 from millstream.runtime.failure import explain, room_told
-from millstream.runtime.heartbeat import Heartbeats, finished_offsets
-from millstream.runtime.history import check_history
-from millstream.runtime.moved import settle
-from millstream.runtime.places import before_of, claimed, clear_outlets, finish_exchange, first_rows, open_outlets
-from millstream.runtime.planned import check_progress, drop_unplanned, secure
-from millstream.runtime.report import guarded
-from millstream.runtime.sending import Patience, Sender, epoch_after
-from millstream.runtime.topics import check_ends, check_same, check_start, ids_of
-from millstream.runtime.unplan import unplan
+from millstream.runtime.heartbeats import Heartbeats, finished_offsets
+from millstream.runtime.offset_log import check_progress, drop_unplanned, secure
+from millstream.runtime.ownership import before_of, claimed, clear_outlets, finish_exchange, first_rows, open_outlets
+from millstream.runtime.progress_report import guarded
+from millstream.runtime.relocate import settle
+from millstream.runtime.replan import unplan
+from millstream.runtime.retention_check import check_history
+from millstream.runtime.setup import as_it_runs, chain_of, our_settings, session_for, targets_of
+from millstream.runtime.sink_dispatch import Patience, Sender, epoch_after
+from millstream.runtime.topic_identity import check_ends, check_same, check_start, ids_of
 from millstream.sink import Outlet
-from millstream.spark import shortcut, spill
-from millstream.spark.lower import decode, feed_types, staged
+from millstream.spark import fast_path, spill
+from millstream.spark.distribute_code import check_shared
+from millstream.spark.lowering import decode, feed_types, staged
 from millstream.spark.records import stream_records, warm_up
 from millstream.spark.session import is_local, is_one_process, jvm_told
-from millstream.spark.ship import check_shared
 from millstream.store.versioned import NEXT
 
 if TYPE_CHECKING:
@@ -364,7 +364,7 @@ class _Run:
             limit=self.options.rate_limit,
             kafka=self.pipeline.kafka or {},
             max_bytes=self.options.byte_limit,
-            decoder=shortcut.decoder_for(spark, self.host),
+            decoder=fast_path.decoder_for(spark, self.host),
             watermarks=str(watermarks_of(folder)) if self.chain.early else "",
             patience=_PATIENCE if self.options.once else math.inf,
         )

@@ -19,10 +19,10 @@ from millstream.log import open_log
 from millstream.pipeline import Pipeline
 from millstream.plan.build import Chain
 from millstream.runtime.batch import compute
-from millstream.runtime.begin import chain_of, session_for
 from millstream.runtime.delivery import Position, accepted
 from millstream.runtime.failure import tells_room
-from millstream.runtime.topics import check_past
+from millstream.runtime.setup import chain_of, session_for
+from millstream.runtime.topic_identity import check_past
 from millstream.spark.session import jvm_told
 from millstream.store import Entry, open_sink, open_store
 from millstream.store.contract import COUNTED

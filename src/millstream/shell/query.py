@@ -130,7 +130,7 @@ class Query:
     def _session(self) -> Any:
         """Spark, started if it is not there; again if the one that is there lacks what this query needs."""
         from millstream.errors import SparkError
-        from millstream.runtime.begin import session_for
+        from millstream.runtime.setup import session_for
         from millstream.spark.session import stop_session
 
         with self._starting():

@@ -19,7 +19,7 @@ from millstream.relation.schema import format_duration
 from millstream.relation.source_location import said_at
 from millstream.shell.query import Query
 from millstream.shell.rejected import Rejected
-from millstream.sql.ending import check_lateness, read_once
+from millstream.sql.emit_clause import check_lateness, read_once
 from millstream.sql.script import Reader, Statement
 from millstream.sql.statement import Definitions, pipeline_of
 

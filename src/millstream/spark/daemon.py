@@ -19,7 +19,10 @@ from pyspark.sql.streaming.proto import StateMessage_pb2  # noqa: F401
 
 from millstream.decode import decoder  # noqa: F401
 from millstream.kernel import host  # noqa: F401
-from millstream.spark import source, stateful  # noqa: F401
+from millstream.spark import (
+    source,  # noqa: F401
+    stages,  # noqa: F401
+)
 
 _worker = pyspark.daemon.worker
 

@@ -25,9 +25,9 @@ from millstream.log.contract import Bounds, check_offset
 from millstream.log.embedded.engine import SqliteLog
 from millstream.log.embedded.file import first_appended_after, records_table
 from millstream.log.embedded.scan import Part, Values, records_within, scan_rows, scan_values
-from millstream.spark import shortcut
+from millstream.spark import fast_path
 from millstream.spark.options import Options
-from millstream.spark.private import check_ours
+from millstream.spark.private_folder import check_ours
 
 if TYPE_CHECKING:
     import numpy as np
@@ -80,7 +80,7 @@ class Attached:
     @property
     def decoder(self) -> Decoder | None:
         """The decoder, if there is one."""
-        return shortcut.from_bytes(self.pickled) if self.pickled else None
+        return fast_path.from_bytes(self.pickled) if self.pickled else None
 
 
 def attached(options: Options) -> Attached:
@@ -217,7 +217,7 @@ class Embedded(_Reading):
 
     def _batch(self, batch: pa.RecordBatch, gate: Gate | None) -> Iterator[pa.RecordBatch]:
         if self.decoder is not None:
-            yield from shortcut.shorten_batch(self.decoder, batch, gate)
+            yield from fast_path.shorten_batch(self.decoder, batch, gate)
         else:
             yield batch.select(self.options.columns)
 
@@ -231,8 +231,8 @@ class Embedded(_Reading):
             rows = scan_rows(self.log, part._replace(end=int(values.offsets[-1]) + 1), CHUNK, sys.maxsize)
             return to_arrow(part.topic, part.partition, list(compress(rows, left)))
 
-        records = shortcut.records_of(values)
-        yield from shortcut.shorten(decoder, part.topic, part.partition, records, raw, gate)
+        records = fast_path.records_of(values)
+        yield from fast_path.shorten(decoder, part.topic, part.partition, records, raw, gate)
 
     def show(self, group: str, places: Mapping[TopicPartition, int]) -> None:
         """Commit them."""
@@ -322,7 +322,7 @@ class OnKafka(_Reading):
             def raw(left: npt.NDArray[np.bool_], messages: list[object] = messages) -> pa.RecordBatch:
                 return to_batch(part, list(compress(messages, left)))
 
-            yield from shortcut.shorten_batch(decoder, batch, gate, None if whole else raw)
+            yield from fast_path.shorten_batch(decoder, batch, gate, None if whole else raw)
 
     def show(self, group: str, places: Mapping[TopicPartition, int]) -> None:
         """A pipeline's ledger shows it; writing a group would need a right that reading does not."""

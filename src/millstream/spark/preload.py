@@ -2,7 +2,7 @@
 
 Spark starts Python for each source of a query, for each of its stages (to hear what state it keeps) and for the daemons of its
 workers, and each of them would import the same modules: a third of a second, for which the query waits. So Spark is told of a
-program in place of Python, :mod:`millstream.spark.stand_in`, which asks this process for a fork.
+program in place of Python, :mod:`millstream.spark.python_shim`, which asks this process for a fork.
 
 It ends with the process that started it. Where it is missing, everything works as ever, only slower.
 """
@@ -29,7 +29,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from millstream.spark import stand_in
+from millstream.spark import python_shim
 
 MODULES = (
     "millstream.spark.daemon",
@@ -50,7 +50,7 @@ class Preload:
         """Start it, with its files in a new folder in ``parent``."""
         folder = Path(tempfile.mkdtemp(prefix="python-", dir=parent))
         self.python, address = folder / "python", str(folder / "calls")
-        words = [sys.executable, "-IS", stand_in.__file__, address]
+        words = [sys.executable, "-IS", python_shim.__file__, address]
         try:
             self.python.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
             self.python.chmod(0o700)
@@ -94,7 +94,7 @@ class Call(NamedTuple):
 
     @classmethod
     def receive(cls, caller: socket.socket) -> Call:
-        """Read what :mod:`millstream.spark.stand_in` sends."""
+        """Read what :mod:`millstream.spark.python_shim` sends."""
         size, files, _, _ = socket.recv_fds(caller, 4, 3)
         text, length = b"", int.from_bytes(size)
         while len(text) < length and (part := caller.recv(length - len(text))):

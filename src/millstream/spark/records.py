@@ -13,9 +13,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from millstream.log.contract import TIME_HEADER
-from millstream.spark import private
+from millstream.spark import private_folder
+from millstream.spark.fast_path import take, to_file
 from millstream.spark.read import absolute, check_local, kafka_options, to_json
-from millstream.spark.shortcut import take, to_file
 from millstream.spark.source import MillstreamSource
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def stream_records(
     """A stream over the topics (name → number of partitions); ``start`` counts only where there is no checkpoint yet.
 
     A limit cuts all of them at one append time; of what has the same, topics that are named first come first. With a decoder, the
-    stream takes the shortcut: see :mod:`millstream.spark.shortcut`. A broker that is away is waited for, ``patience`` seconds.
+    stream takes the shortcut: see :mod:`millstream.spark.fast_path`. A broker that is away is waited for, ``patience`` seconds.
     """
     options = {"startingOffsets": to_json(start)}
     if limit is not None:
@@ -70,7 +70,11 @@ def stream_records(
         from millstream.log.kafka.engine import client_settings
 
         client = client_settings(log.removeprefix("kafka://").rstrip("/"), kafka)  # workers have another environment
-        options |= {"log": log, "kafka": private.write("kafka", json.dumps(client).encode()), "patience": str(patience)}
+        options |= {
+            "log": log,
+            "kafka": private_folder.write("kafka", json.dumps(client).encode()),
+            "patience": str(patience),
+        }
     spark.dataSource.register(MillstreamSource)
     options |= {"subscribe": ",".join(partitions), "assign": assign, "group": group, "watermarks": watermarks}
     options |= {"includeAppendTime": "true", "includeHeaders": "false", "wholeAppends": "true", "archives": "true"}

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 from millstream.errors import ConfigError, MachineError, MillstreamError, SparkError
 from millstream.secret import NAMES, REFERENCE, check_settings, resolve
-from millstream.spark import java, private
+from millstream.spark import java, private_folder
+from millstream.spark.distribute_code import python_path, ship
 from millstream.spark.jars import spark_avro_jars, spark_kafka_jars
 from millstream.spark.preload import Preload
-from millstream.spark.ship import python_path, ship
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -268,8 +268,8 @@ def _settings(master: str, chosen: Mapping[str, str], added: list[Path]) -> dict
     settings = dict(SETTINGS)
     if is_local(master):
         settings["spark.driver.bindAddress"] = settings["spark.driver.host"] = "127.0.0.1"
-        settings["spark.local.dir"] = str(private.folder("spark"))
-        settings["spark.python.unix.domain.socket.dir"] = str(private.folder("py"))
+        settings["spark.local.dir"] = str(private_folder.folder("spark"))
+        settings["spark.python.unix.domain.socket.dir"] = str(private_folder.folder("py"))
     if is_one_process(master):
         settings["spark.sql.shuffle.partitions"] = str(os.cpu_count() or 1)
         settings["spark.driver.memory"] = f"{_heap()}m"
@@ -282,7 +282,10 @@ def _settings(master: str, chosen: Mapping[str, str], added: list[Path]) -> dict
     if added:
         jars = [*filter(None, settings.get("spark.jars", "").split(",")), *map(str, added)]
         settings["spark.jars"] = ",".join(jars)
-    options = [f"-Dlog4j2.configurationFile={_log_settings().as_uri()}", f'"-Djava.io.tmpdir={private.folder("java")}"']
+    options = [
+        f"-Dlog4j2.configurationFile={_log_settings().as_uri()}",
+        f'"-Djava.io.tmpdir={private_folder.folder("java")}"',
+    ]
     if is_one_process(master):
         options.append(_QUICK)
     options.append(settings.get("spark.driver.extraJavaOptions", ""))  # the last word on an option counts

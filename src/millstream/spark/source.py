@@ -6,7 +6,7 @@ Columns and option names are those of Spark's Kafka source: key, value, topic, p
 left the live log are read from there; with ``archives`` from where each topic has its own), ``group`` (the consumer group that shows the progress, ``spark-TOPIC`` unless
 named), ``includeAppendTime``, ``includeHeaders`` (true unless said), ``assign`` (JSON, topic → partitions: only these, even if the topic grows),
 ``wholeAppends`` (a limit never cuts an append in two: all partitions are cut at one append time), and for pipelines ``decoder``
-(see :mod:`millstream.spark.shortcut`), ``kafka`` and ``watermarks``: files that only their owner can read, with the settings of a Kafka
+(see :mod:`millstream.spark.fast_path`), ``kafka`` and ``watermarks``: files that only their owner can read, with the settings of a Kafka
 client, and with the watermarks that hold after the last batch. A batch's offsets then have, under :data:`WATERMARKS`, the ones before it,
 so that Spark keeps them and a batch that is run again has the same. ``patience`` is for how many seconds a broker that is away is waited for.
 
@@ -32,10 +32,10 @@ from millstream.errors import ConfigError, LogError, LogUnavailable
 from millstream.event import TopicPartition, from_millis
 from millstream.log.contract import Bounds, check_offset
 from millstream.log.embedded.scan import Part
-from millstream.spark import shortcut
+from millstream.spark import fast_path
 from millstream.spark.engine import Attached, attached, engine_for
 from millstream.spark.options import Offsets, Options
-from millstream.spark.private import check_ours
+from millstream.spark.private_folder import check_ours
 
 TYPES = {
     "key": "binary",
@@ -71,7 +71,7 @@ class MillstreamSource(DataSource):
     def schema(self) -> str:
         """Spark's Kafka columns, and the append time where asked for; with a decoder chunks, and such columns for what is left."""
         if Options.of(self.options).decoder:
-            return shortcut.DDL
+            return fast_path.DDL
         return ", ".join(f"{name} {TYPES[name]}" for name in Options.of(self.options).columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002
@@ -164,7 +164,7 @@ class _Planner:
                 gate = decoder.gate(each.topic, partition.watermarks.get(each.topic, {}).get(str(each.partition)))
             yield from self.engine.read(each, gate)
             if decoder is not None and gate is not None:
-                yield from shortcut.rows_of(decoder, decoder.leave(each.topic, each.partition, gate))
+                yield from fast_path.rows_of(decoder, decoder.leave(each.topic, each.partition, gate))
 
 
 class BatchReader(_Planner, DataSourceReader):

@@ -9,7 +9,7 @@ from millstream.relation import expression
 from millstream.relation.nodes import Frame
 from millstream.relation.window import rows, span
 from millstream.sql.interval import duration
-from millstream.sql.words import Piece, Word, depths, edit, part, split, words
+from millstream.sql.tokens import Piece, Word, depths, edit, part, split, words
 
 _NULLS = {
     ("ASC", "NULLS", "FIRST"): "",

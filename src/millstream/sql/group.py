@@ -13,13 +13,13 @@ from millstream.relation.nodes import WINDOW_COLUMNS, Window
 from millstream.relation.properties import visible
 from millstream.relation.relation import Relation
 from millstream.relation.source_location import placed, said_at
+from millstream.sql.ast import Select
 from millstream.sql.calls import aggregates, closing, name_windows
-from millstream.sql.items import Above
 from millstream.sql.joins import free
 from millstream.sql.scope import Scope, names_in, path
-from millstream.sql.syntax import Select
+from millstream.sql.select_list import Above
+from millstream.sql.tokens import Piece, Text, Word, all_of, canonical, edit, words
 from millstream.sql.windows import InFrom, is_window_call, is_window_column, window_call
-from millstream.sql.words import Piece, Text, Word, all_of, canonical, edit, words
 
 
 @dataclass(frozen=True, slots=True)

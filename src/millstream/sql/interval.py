@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from millstream.errors import PlanError
 from millstream.relation.schema import parse_duration
-from millstream.sql.words import Piece, Word, depths, part, split, unwrap, words
+from millstream.sql.tokens import Piece, Word, depths, part, split, unwrap, words
 
 Bounds: TypeAlias = tuple[timedelta | None, timedelta | None]
 """The least and the greatest of right time − left time that a condition allows."""

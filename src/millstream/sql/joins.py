@@ -15,10 +15,10 @@ from millstream.relation import expression
 from millstream.relation.properties import event_time, is_stream
 from millstream.relation.relation import Relation
 from millstream.relation.source_location import said_at
+from millstream.sql.ast import Exploded, Joined
 from millstream.sql.interval import Bounds, both, bounds
 from millstream.sql.scope import Entry, Scope, names_in, path, query_inside
-from millstream.sql.syntax import Exploded, Joined
-from millstream.sql.words import Piece, canonical, conditions, depths, split, unwrap, words
+from millstream.sql.tokens import Piece, canonical, conditions, depths, split, unwrap, words
 
 _LOOSE = {"<", "<=", ">", ">=", "<>", "!=", "<=>", "OR", "NOT", "IS", "IN", "LIKE", "ILIKE", "RLIKE", "BETWEEN"}
 _CLOCKS = {("PROCTIME", "(", ")"), ("CURRENT_TIMESTAMP",), ("CURRENT_TIMESTAMP", "(", ")"), ("NOW", "(", ")")}

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from millstream.errors import PlanError
 from millstream.relation import expression
 from millstream.relation.nodes import How
-from millstream.sql.syntax import Exploded, Item, Joined, Query, Select
-from millstream.sql.table import HOWS, REFUSED_TABLES, TableReader
-from millstream.sql.words import Piece, Text, read_words, split
+from millstream.sql.ast import Exploded, Item, Joined, Query, Select
+from millstream.sql.from_clause import HOWS, REFUSED_TABLES, TableReader
+from millstream.sql.tokens import Piece, Text, read_words, split
 
 _CLAUSES = (
     ("FROM",), ("WHERE",), ("GROUP", "BY"), ("HAVING",), ("QUALIFY",), ("ORDER", "BY"), ("LIMIT",), ("OFFSET",), ("UNION",),

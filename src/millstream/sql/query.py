@@ -15,17 +15,17 @@ from millstream.relation.properties import event_time, visible
 from millstream.relation.relation import Relation
 from millstream.relation.source_location import placed, said_at
 from millstream.sql import joins
+from millstream.sql.ast import Deduplicated, Exploded, Joined, Query, Select, Table, Windowed
 from millstream.sql.calls import aggregates, looks
 from millstream.sql.group import grouped, is_grouped
-from millstream.sql.items import Above, ordering, read_above
 from millstream.sql.joins import From
-from millstream.sql.look import bounded, looked
 from millstream.sql.parse import parse_query
 from millstream.sql.scope import Entry, Scope, query_inside
+from millstream.sql.select_list import Above, ordering, read_above
 from millstream.sql.subquery import split_subqueries, subquery_join
-from millstream.sql.syntax import Deduplicated, Exploded, Joined, Query, Select, Table, Windowed
+from millstream.sql.tokens import Origin, Piece, Text, all_of, conditions, words
+from millstream.sql.window_functions import bounded, looked
 from millstream.sql.windows import FIELDS, InFrom, is_window_call, span, with_windows
-from millstream.sql.words import Origin, Piece, Text, all_of, conditions, words
 
 __all__ = ["Origin", "compile_query"]
 

@@ -13,7 +13,7 @@ from itertools import pairwise
 from millstream.errors import PlanError
 from millstream.relation import expression
 from millstream.relation.source_location import placed
-from millstream.sql.words import Piece, Text, words
+from millstream.sql.tokens import Piece, Text, words
 
 Fallback = Callable[[str, int], str | None]
 """What a plain name at an offset of its piece stands for where it is no column, such as the alias of an expression."""

@@ -18,7 +18,7 @@ from millstream.relation.relation import Relation
 from millstream.relation.schema import format_duration, parse_duration
 from millstream.relation.source_location import said_at
 from millstream.sql.columns import read_columns
-from millstream.sql.ending import Query, check_lateness, read_query
+from millstream.sql.emit_clause import Query, check_lateness, read_query
 from millstream.sql.hints import in_sql
 from millstream.sql.options import PIPELINE, SINK, STREAM, TABLE, VIEW, Given, given
 from millstream.sql.script import Reader, Statement, cut

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Literal
 
 from millstream.relation.relation import Relation
 from millstream.relation.source_location import said_at
+from millstream.sql.ast import Query, Select
 from millstream.sql.calls import closing
 from millstream.sql.joins import SIDES, equality_text, equation
 from millstream.sql.parse import parse_query
 from millstream.sql.scope import Scope, path
-from millstream.sql.syntax import Query, Select
-from millstream.sql.words import Piece, Text, part, unwrap, words
+from millstream.sql.tokens import Piece, Text, part, unwrap, words
 
 if TYPE_CHECKING:
     from millstream.sql.query import Compiler

@@ -30,7 +30,7 @@ from millstream.plan.build import Output
 from millstream.relation import expression
 from millstream.relation.nodes import Source, source_of
 from millstream.relation.schema import parse_duration
-from millstream.runtime.heartbeat import append_heartbeat
+from millstream.runtime.heartbeats import append_heartbeat
 from millstream.store import open_store
 from millstream.store.contract import COUNTED
 

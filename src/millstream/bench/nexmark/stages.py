@@ -25,10 +25,10 @@ from millstream.local.batch import Local
 from millstream.log.embedded.engine import SqliteLog
 from millstream.log.embedded.scan import Part, scan_values
 from millstream.pipeline import Pipeline
-from millstream.runtime.begin import as_it_runs, chain_of
+from millstream.runtime.setup import as_it_runs, chain_of
 from millstream.spark.engine import CHUNK
+from millstream.spark.fast_path import records_of
 from millstream.spark.session import spark_session
-from millstream.spark.shortcut import records_of
 
 STAGES = ("read", "decode", "send", "kernels")
 _TICKS = os.sysconf("SC_CLK_TCK")

@@ -12,9 +12,9 @@ from millstream.event import Event
 from millstream.log import open_log
 from millstream.pipeline import Pipeline
 from millstream.relation.window import tumbling
-from millstream.runtime.begin import chain_of
-from millstream.runtime.change import Gap, change_of
 from millstream.runtime.checkpoint import newest_entry, open_checkpoint
+from millstream.runtime.diff import Gap, change_of
+from millstream.runtime.setup import chain_of
 from millstream.store import Entry
 
 

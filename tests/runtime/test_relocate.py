@@ -65,7 +65,7 @@ def test_notes_of_a_place_are_read_and_written_alike_in_every_locale(tmp_path: P
     noted = tmp_path / "café" / "state/0/_metadata/v2/0"
     noted.parent.mkdir(parents=True)
     noted.write_bytes(b'"file:/old/state/0/_stateSchema/x"')
-    code = "import pathlib, sys; from millstream.runtime.moved import settle; settle(pathlib.Path(sys.argv[1]))"
+    code = "import pathlib, sys; from millstream.runtime.relocate import settle; settle(pathlib.Path(sys.argv[1]))"
     strict = ["-X", "warn_default_encoding", "-W", "error::EncodingWarning"]
     subprocess.run([sys.executable, *strict, "-c", code, str(tmp_path / "café")], check=True)
     assert noted.read_bytes() == f'"file:{tmp_path}/café/state/0/_stateSchema/x"'.encode()

@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 
 from millstream.relation.sinks import Outgoing
-from millstream.runtime.marks import EPOCH, Marks
-from millstream.runtime.planned import drop_plan, unwritten
-from millstream.runtime.sending import Patience
+from millstream.runtime.offset_log import drop_plan, unwritten
+from millstream.runtime.sink_dispatch import Patience
+from millstream.runtime.sink_marks import EPOCH, Marks
 from millstream.sink import Outlet
 from millstream.store import Entry
 

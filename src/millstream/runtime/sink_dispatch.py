@@ -29,8 +29,8 @@ from millstream.errors import (
 )
 from millstream.failpoint import failpoint
 from millstream.relation.sinks import Outgoing
-from millstream.runtime.marks import EPOCH, Marks
-from millstream.runtime.planned import newest_planned
+from millstream.runtime.offset_log import newest_planned
+from millstream.runtime.sink_marks import EPOCH, Marks
 from millstream.sink import Outlet, Parcel
 from millstream.sink.contract import check_remembered
 from millstream.store.contract import REJECTS, WEIGHT, Refusal, Target

@@ -21,9 +21,9 @@ from millstream.plan.build import Chain, Feed, micros
 from millstream.plan.prune_columns import narrowed
 from millstream.relation import expression
 from millstream.relation.nodes import META_COLUMNS, EventTime, Source
-from millstream.spark import stateful
-from millstream.spark.attempt import tried
-from millstream.spark.shortcut import CHUNK
+from millstream.spark import stages
+from millstream.spark.fast_path import CHUNK
+from millstream.spark.try_eval import tried
 from millstream.spark.udf import guarded
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ _OUTER = "millstream_outer"
 def decode(records: DataFrame, chain: Chain, pipeline: str) -> DataFrame:
     """Decode each record (:data:`~millstream.spark.records.COLUMNS`) by its topic and compute the expressions of its feed.
 
-    Records may have taken the shortcut (:mod:`millstream.spark.shortcut`): what is a chunk already stays one.
+    Records may have taken the shortcut (:mod:`millstream.spark.fast_path`): what is a chunk already stays one.
     """
     chunk = [name for name in CHUNK if name in records.columns]
     frame = records.selectExpr(
@@ -80,9 +80,9 @@ def decode(records: DataFrame, chain: Chain, pipeline: str) -> DataFrame:
 
 def staged(decoded: DataFrame, host: Host) -> DataFrame:
     """Pack what is decoded, and run all stages over it: the chunks that reach the sink."""
-    frame = stateful.pack(decoded, host)
+    frame = stages.pack(decoded, host)
     for number in host.chain.stages:
-        frame = stateful.stage(frame, host, number)
+        frame = stages.stage(frame, host, number)
     return frame
 
 

@@ -8,8 +8,8 @@ from typing import get_args
 
 from millstream.errors import PlanError
 from millstream.relation.nodes import How
-from millstream.sql.syntax import Deduplicated, Kind, Query, Table, Windowed
-from millstream.sql.words import Piece, Text, Word, depths, part, split, words
+from millstream.sql.ast import Deduplicated, Kind, Query, Table, Windowed
+from millstream.sql.tokens import Piece, Text, Word, depths, part, split, words
 
 HOWS: dict[str, How] = {
     "INNER": "inner", "CROSS": "inner", "LEFT": "left", "RIGHT": "right", "FULL": "full", "SEMI": "semi", "ANTI": "anti",

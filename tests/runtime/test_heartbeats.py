@@ -30,10 +30,10 @@ from millstream.log.partitioner import partition_of
 from millstream.pipeline import Pipeline
 from millstream.relation.nodes import EventTime
 from millstream.relation.relation import tumbling
-from millstream.runtime.begin import chain_of
 from millstream.runtime.delivery import Position
-from millstream.runtime.heartbeat import Heartbeats, Quiet, due
+from millstream.runtime.heartbeats import Heartbeats, Quiet, due
 from millstream.runtime.run import Progress, run
+from millstream.runtime.setup import chain_of
 from millstream.runtime.verify import verify
 from millstream.store import open_store
 from millstream.testing.kafka import KafkaBroker

@@ -127,7 +127,7 @@ def _ask(spark: SparkSession, where: str, question: str) -> list[Facts]:
 
 def _answer(questions: Iterable[str]) -> Iterator[Facts]:
     import millstream.kernel.host
-    import millstream.spark.stateful  # noqa: F401  (what a stage needs can be loaded)
+    import millstream.spark.stages  # noqa: F401  (what a stage needs can be loaded)
 
     for question in questions:
         yield {**here(), "host": platform.node(), "seen": "yes" if Path(question).exists() else ""}

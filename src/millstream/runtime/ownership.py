@@ -18,8 +18,8 @@ from millstream.failpoint import failpoint
 from millstream.pipeline import Pipeline
 from millstream.relation.sinks import Outgoing
 from millstream.runtime.checkpoint import folder_for, folder_of
-from millstream.runtime.marks import sent_before
-from millstream.runtime.sending import IMPATIENT, Patience, Sender
+from millstream.runtime.sink_dispatch import IMPATIENT, Patience, Sender
+from millstream.runtime.sink_marks import sent_before
 from millstream.sink import Outlet, open_outlet
 from millstream.store import Sink, Target, open_sink, open_store
 from millstream.store.contract import LETTERS_KEPT, version_of

@@ -16,10 +16,10 @@ from millstream.errors import ConfigError, UnknownView
 from millstream.log import open_log
 from millstream.pipeline import Pipeline
 from millstream.runtime.batch import compute, rows_made
-from millstream.runtime.begin import chain_of, session_for
 from millstream.runtime.delivery import Position, accepted
 from millstream.runtime.failure import tells_room
-from millstream.runtime.topics import check_past
+from millstream.runtime.setup import chain_of, session_for
+from millstream.runtime.topic_identity import check_past
 from millstream.runtime.verify import entries_of, start_of
 from millstream.spark.session import jvm_told
 from millstream.store import Entry

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from millstream.relation.nodes import How
-from millstream.sql.words import Piece
+from millstream.sql.tokens import Piece
 
 Kind: TypeAlias = Literal["tumble", "hop", "session", "slide"]
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from millstream.relation import expression
 from millstream.relation.relation import Relation
 from millstream.relation.source_location import said_at
+from millstream.sql.ast import Item, Select
 from millstream.sql.calls import NULLS_HINT, Untaken, aggregates, closing, cut_order, name_windows
 from millstream.sql.joins import free
 from millstream.sql.scope import Scope, path
-from millstream.sql.syntax import Item, Select
-from millstream.sql.words import Piece, canonical, conditions, part, words
+from millstream.sql.tokens import Piece, canonical, conditions, part, words
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from millstream.relation.nodes import Look, Node, Over, Select
 from millstream.relation.relation import Relation
 from millstream.relation.source_location import said_at
 from millstream.sql.calls import Spec, Untaken, looks, spec
-from millstream.sql.items import Above
 from millstream.sql.scope import names_in
-from millstream.sql.words import Piece, Text, canonical, depths, edit, split, unwrap, words
+from millstream.sql.select_list import Above
+from millstream.sql.tokens import Piece, Text, canonical, depths, edit, split, unwrap, words
 
 _RANKINGS = ("row_number", "rank", "dense_rank")
 _SEEN = ("lag", "lead")

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from millstream.errors import ConfigError, UnknownView
 from millstream.pipeline import Pipeline
 from millstream.runtime.run import Progress, run
-from millstream.runtime.travel import as_of
+from millstream.runtime.time_travel import as_of
 from millstream.runtime.verify import entries_of
 from millstream.testing import PostgresServer
 from tests.runtime.shop_file import append_clicks, load, write_shop

@@ -15,8 +15,8 @@ from millstream.log import open_log
 from millstream.log.archive import whole_bounds
 from millstream.pipeline import Pipeline
 from millstream.plan.state_layout import kernels
-from millstream.runtime.begin import chain_of
 from millstream.runtime.checkpoint import folder_for, folder_of, read_checkpoint
+from millstream.runtime.setup import chain_of
 from millstream.store import Entry, open_sink, open_store
 
 Fate: TypeAlias = Literal["same", "changed", "new", "removed"]

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import cloudpickle
 
-from millstream.spark import private
+from millstream.spark import private_folder
 
 if TYPE_CHECKING:
     import numpy as np
@@ -65,7 +65,7 @@ def decoder_for(spark: SparkSession, host: Host) -> Decoder | None:
 
 def to_file(decoder: Decoder) -> str:
     """A decoder as an option of a data source: anybody may set one, so it names a file that only we can have written."""
-    return private.write("decoders", _pickled(decoder))
+    return private_folder.write("decoders", _pickled(decoder))
 
 
 def _pickled(decoder: Decoder) -> bytes:

@@ -20,12 +20,12 @@ from millstream.log import open_log
 from millstream.pipeline import Pipeline
 from millstream.relation.nodes import Place
 from millstream.relation.sinks import Outgoing
-from millstream.runtime.marks import EPOCH, Marks
-from millstream.runtime.places import open_outlets
-from millstream.runtime.planned import newest_planned
+from millstream.runtime.offset_log import newest_planned
+from millstream.runtime.ownership import open_outlets
+from millstream.runtime.replan import unplan
 from millstream.runtime.run import Progress, run
-from millstream.runtime.sending import IMPATIENT, Patience, Sender, parcel_of
-from millstream.runtime.unplan import unplan
+from millstream.runtime.sink_dispatch import IMPATIENT, Patience, Sender, parcel_of
+from millstream.runtime.sink_marks import EPOCH, Marks
 from millstream.sink import Outlet
 from millstream.sink.files import FileOutlet, committed_files
 from millstream.sink.function import CallOutlet

@@ -12,7 +12,7 @@ from millstream import Pipeline, TopicSettings, tumbling
 from millstream.errors import PipelineError
 from millstream.log import open_log
 from millstream.log.contract import Log
-from millstream.runtime.history import check_history
+from millstream.runtime.retention_check import check_history
 from millstream.runtime.run import run
 from millstream.testing import KafkaBroker
 from tests.contracts.log import name

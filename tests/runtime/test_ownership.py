@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from millstream.failpoint import armed
-from millstream.runtime.places import exchange, finish_exchange
+from millstream.runtime.ownership import exchange, finish_exchange
 from millstream.store import Sink
 from millstream.store.sqlite.writer import SqliteSink
 from millstream.store.versioned import NEXT, OLD, Beside

@@ -18,8 +18,8 @@ from millstream import Pipeline
 from millstream.decode.decoder import Decoder, Records
 from millstream.errors import ConfigError
 from millstream.kernel.host import Host
-from millstream.runtime.begin import chain_of
-from millstream.spark.shortcut import RAW, rows_of, shorten_batch, to_file
+from millstream.runtime.setup import chain_of
+from millstream.spark.fast_path import RAW, rows_of, shorten_batch, to_file
 from millstream.spark.source import MillstreamSource
 
 KEYS = st.none() | st.sampled_from(

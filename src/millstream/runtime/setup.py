@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from millstream.kernel.exchange.collect import raw_schemas
 from millstream.pipeline import Pipeline
 from millstream.plan.build import Chain, ViewPlan, build_chain
-from millstream.runtime.analysed import analysed
+from millstream.runtime.analysis_errors import analysed
 from millstream.runtime.delivery import target_of
+from millstream.spark.distribute_code import ship
 from millstream.spark.session import SETTINGS, is_one_process, require, spark_session
-from millstream.spark.ship import ship
 from millstream.store import Target
 from millstream.typecheck.inference import check_types
 

@@ -11,7 +11,7 @@ import pytest
 
 from millstream.errors import ViewStoreUnavailable
 from millstream.failpoint import armed
-from millstream.runtime.files import write_files
+from millstream.runtime.parquet_export import write_files
 
 
 def write(folder: Path, number: int) -> None:
