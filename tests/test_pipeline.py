@@ -21,7 +21,7 @@ from millstream.pipeline import Pipeline
 from millstream.relation.nodes import Column, EventTime, Sequence, Source
 from millstream.relation.relation import Relation, tumbling
 from millstream.relation.source import Clock
-from millstream.store import open_sink
+from millstream.store import open_writer
 from millstream.store.contract import Batch, Target
 
 CLICK = "user_id long, page string, at timestamp, sent_at timestamp, got_at timestamp"
@@ -421,7 +421,7 @@ def test_a_file_without_a_pipeline_is_refused(tmp_path: Path) -> None:
         ("import no_such_module", 1, "ModuleNotFoundError", ModuleNotFoundError),
         ("import json\n\njson.loads('{')", 3, "JSONDecodeError", ValueError),
         ("\nraise SystemExit('over')", 2, "SystemExit: over", SystemExit),
-        ("\nfrom millstream.store import open_sink\nopen_sink('what')", 3, "views: found 'what'", ConfigError),
+        ("\nfrom millstream.store import open_writer\nopen_writer('what')", 3, "views: found 'what'", ConfigError),
     ],
 )
 def test_an_error_in_a_file_names_its_line_and_keeps_its_cause(
@@ -452,7 +452,7 @@ def test_a_view_reads_what_its_store_holds(tmp_path: Path) -> None:
     schema = pa.schema([("country", pa.string()), ("people", pa.int64())])
     rows = [{"country": "NL", "people": 2, "_weight": 1}, {"country": "PT", "people": 1, "_weight": 1}]
     changes = pa.Table.from_pylist(rows, schema.append(pa.field("_weight", pa.int64())))
-    with open_sink(view.to) as sink:
+    with open_writer(view.to) as sink:
         fence = sink.claim("shop")
         sink.prepare("shop", made.fingerprint(), [Target(view.name, schema, view.key)])
         assert sink.commit(Batch("c", 0, fence, changes={view.name: changes}))

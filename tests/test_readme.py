@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from millstream.store import open_store
+from millstream.store import open_reader
 
 README = Path(__file__).parents[1] / "README.md"
 
@@ -20,6 +20,6 @@ def test_the_first_pipeline_is_right_and_writes_nothing_to_the_terminal(tmp_path
         [sys.executable, "first.py"], cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    with open_store(f"sqlite:{tmp_path / 'shop.views.db'}") as store:
+    with open_reader(f"sqlite:{tmp_path / 'shop.views.db'}") as store:
         rows = store.table("per_minute").select(["page", "n", "people"]).to_pylist()
     assert sorted(tuple(row.values()) for row in rows) == [("/", 3, 2), ("/pay", 1, 1)]

@@ -20,7 +20,7 @@ from millstream.errors import MillstreamError, SinkUnavailable
 from millstream.log import open_log
 from millstream.pipeline import Pipeline
 from millstream.secret import is_secret, redact, redacted
-from millstream.sink.redis import RedisOutlet
+from millstream.sink.redis import RedisSink
 from millstream.spark.read import java_settings
 from millstream.spark.session import spark_session
 from millstream.sql.statement import load_script
@@ -150,11 +150,11 @@ def test_the_password_of_redis_comes_whole_from_where_its_address_says_and_is_to
     address = address.replace("FILE", str(tmp_path / "a word"))
     pipeline = sent_to(address)
     sink = pipeline.sinks["out"]
-    outlet = RedisOutlet(address, "v", "p", ("k",))
-    settings = outlet._client.connection_pool.connection_kwargs
+    sink = RedisSink(address, "v", "p", ("k",))
+    settings = sink._client.connection_pool.connection_kwargs
     assert (settings["password"], settings["host"], settings["port"]) == (word, "127.0.0.1", 1)
     with pytest.raises(SinkUnavailable, match=r"Redis at 127\.0\.0\.1:1/0: ") as caught:
-        outlet.last()
+        sink.last()
     said = [
         str(caught.value),
         repr(sink),

@@ -17,7 +17,7 @@ from millstream.errors import MachineError, MillstreamError
 from millstream.log import open_log
 from millstream.spark import java
 from millstream.spark.jars import avro_reader, kafka_connector
-from millstream.store import open_store
+from millstream.store import open_reader
 
 _START = """
 import time; begun = time.monotonic()
@@ -115,7 +115,7 @@ def _views(address: str) -> str:
     if not place.exists():
         _writable(place.absolute().parent)
         return f"{address} (none yet; they can be made there)"
-    with open_store(address) as store:
+    with open_reader(address) as store:
         return f"{address}, {len(store.views())} views"
 
 

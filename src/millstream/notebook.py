@@ -18,7 +18,7 @@ from millstream.log.heartbeat import read_heartbeat
 from millstream.printable import printable
 from millstream.relation.nodes import Emit, Node, Source, sources_of
 from millstream.relation.schema import format_duration
-from millstream.store import Store, open_store
+from millstream.store import StoreReader, open_reader
 from millstream.store.contract import ViewInfo
 from millstream.store.sqlite.file import quote
 
@@ -91,7 +91,7 @@ def view_html(view: Viewed) -> str:
     head = _title("View", view.name, f"of pipeline {view.pipeline}, {f'in {view.to}' if view.kept else 'kept nowhere'}")
     try:
         view.refuse_unkept()
-        with open_store(view.to) as store:
+        with open_reader(view.to) as store:
             for _ in range(_LOOKS):  # until all that is shown is of one batch
                 info, rows, mark = _look(store, view)
                 if _find(store, view) == info:
@@ -148,20 +148,20 @@ def _stored(view: Viewed) -> ViewInfo | str:
     if not view.kept:
         return "kept nowhere"
     try:
-        with open_store(view.to) as store:
+        with open_reader(view.to) as store:
             return _find(store, view)
     except MillstreamError:
         return "none yet"
 
 
-def _find(store: Store, view: Viewed) -> ViewInfo:
+def _find(store: StoreReader, view: Viewed) -> ViewInfo:
     for info in store.views():
         if info.name == view.name and info.pipeline == view.pipeline:
             return info
     raise UnknownView(f"no view {view.name} of pipeline {view.pipeline} yet", hint="`millstream run FILE` makes it")
 
 
-def _look(store: Store, view: Viewed) -> tuple[ViewInfo, Sequence[Sequence[Any]], datetime | None]:
+def _look(store: StoreReader, view: Viewed) -> tuple[ViewInfo, Sequence[Sequence[Any]], datetime | None]:
     info = _find(store, view)
     names = ", ".join(quote(name) for name, _ in info.columns)
     order = f" ORDER BY {', '.join(map(quote, info.key))}" if info.key else ""

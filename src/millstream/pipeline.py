@@ -21,7 +21,7 @@ from millstream.relation.fingerprint import fingerprint
 from millstream.relation.nodes import Column, Emit, EventTime, Late, Policy, Source, source_of, sources_of
 from millstream.relation.relation import Relation, has_aggregate, has_window, here, natural_key, placed
 from millstream.relation.schema import parse_columns, parse_duration
-from millstream.relation.sinks import Mode, Outgoing, check_policy, checked_sink
+from millstream.relation.sinks import Mode, SinkDefinition, check_policy, checked_sink
 from millstream.relation.source import (
     Clock,
     Codec,
@@ -116,7 +116,7 @@ class Pipeline:
         self.streams: dict[str, Relation] = {}
         self.tables: dict[str, Relation] = {}
         self.views: dict[str, View] = _Views()
-        self.sinks: dict[str, Outgoing] = {}
+        self.sinks: dict[str, SinkDefinition] = {}
         self.names: dict[str, Relation] = {}
 
     @property
@@ -318,7 +318,7 @@ class Pipeline:
         *,
         mode: Mode | None = None,
         refused: Policy = "stop",
-    ) -> Outgoing:
+    ) -> SinkDefinition:
         """Send the changes of a view somewhere, besides keeping it: to a topic, to Redis, to files, to a function.
 
         ``to`` is ``topic:NAME`` (of the pipeline's log, or ``topic:NAME@LOG``), ``redis://HOST:PORT/DB``, ``files:FOLDER``
@@ -335,7 +335,7 @@ class Pipeline:
             if self.views.get(getattr(view, "name", "")) is not view:
                 raise PlanError(f"{what}: expected a view of pipeline {self.name}; found {view!r}")
             mode = checked_sink(what, view.name, view.columns, view.key, to, mode, refused)
-            self.sinks[name] = Outgoing(name, view.name, to, mode, refused, place)
+            self.sinks[name] = SinkDefinition(name, view.name, to, mode, refused, place)
         return self.sinks[name]
 
     def validate(self) -> None:

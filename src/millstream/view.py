@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import polars
     import pyarrow
 
-    from millstream.store import Store
+    from millstream.store import StoreReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +63,11 @@ class View:
                 " --rebuild on",
             )
 
-    def _store(self) -> Store:
-        from millstream.store import open_store
+    def _store(self) -> StoreReader:
+        from millstream.store import open_reader
 
         self.refuse_unkept()
-        return open_store(self.to)
+        return open_reader(self.to)
 
     def get(self, *key: Any) -> dict[str, Any] | None:
         """Give the row of one key, its values in the order of ``key`` (directly over a stream: topic, partition, offset)."""

@@ -37,7 +37,7 @@ TOGETHER = [query for query in QUERIES if query != "q12"]
 WIDTH = {"q12": 2}
 """How many columns of a view are its answer, where it has more."""
 SPARKS = ("spark_python", "spark_jvm", "outside_batches")
-CRASHES = ("run.before_delivery", "sink.before_commit", "sink.after_commit", "run.after_delivery")
+CRASHES = ("run.before_delivery", "store.before_commit", "store.after_commit", "run.after_delivery")
 
 
 class Data:
@@ -117,7 +117,7 @@ def test_a_run_on_spark_that_is_killed_in_the_middle_goes_on(minute: Data, spark
         "from pathlib import Path\n\nfrom millstream.bench.nexmark.queries import pipeline_of\n\n"
         f"nexmark = pipeline_of({TOGETHER}, {log!r}, Path({str(tmp_path / 'run')!r}))\n"
     )
-    child = Child("run", file, "--close", "--rate-limit", 1_500, failpoint="sink.before_commit:kill@2")
+    child = Child("run", file, "--close", "--rate-limit", 1_500, failpoint="store.before_commit:kill@2")
     try:
         code, _, err = child.wait()
         assert code == -signal.SIGKILL, err

@@ -1,4 +1,4 @@
-"""What every sink must do. An engine's tests inherit this class and give the fixtures ``sink``, ``again`` and ``store``.
+"""What every store must do. An engine's tests inherit this class and give the fixtures ``writer``, ``again`` and ``store``.
 
 With them come ``judge``, what the engine says of rows before it is given them, and ``refusable``, which of ``PLANTED`` it refuses.
 """
@@ -26,7 +26,18 @@ from millstream.errors import (
     UnknownView,
     ViewError,
 )
-from millstream.store.contract import COUNTS, ORIGIN, REJECTS, TIME, WEIGHT, Batch, Refusal, Sink, Store, Target
+from millstream.store.contract import (
+    COUNTS,
+    ORIGIN,
+    REJECTS,
+    TIME,
+    WEIGHT,
+    Batch,
+    Refusal,
+    StoreReader,
+    StoreWriter,
+    Target,
+)
 from millstream.store.rejects import Judge, sort_out
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -108,21 +119,21 @@ def counts(*rows: Change) -> Any:
     return pa.table(list(map(list, columns(rows, COUNTS))), schema=COUNTS)
 
 
-def flood_of_letters(sink: Sink, store: Store) -> None:
-    """A sink that keeps ten dead letters gets many more: the newest are there, and all are counted."""
-    writer = Writer(sink)
+def flood_of_letters(writer: StoreWriter, store: StoreReader) -> None:
+    """A store that keeps ten dead letters gets many more: the newest are there, and all are counted."""
+    batches = Batches(writer)
     for batch in range(6):
         letters = [("t", 0, 4 * batch + at, NOON, NOON, "late", "1 s") for at in range(4)]
         refused = [("view bag", 0, batch, None, None, "refused", "text=…")]
         seen = counts(("t", 0, 4, 0, 4, 0, 0, 0, 0, 0, None))
-        writer.commit(BAG, rejects=rejects(*letters, *refused), counts=seen)
+        batches.commit(BAG, rejects=rejects(*letters, *refused), counts=seen)
     found = store.dead_letters("shop", limit=100).to_pylist()
     assert sorted(row["offset"] for row in found if row["reason"] == "late") == list(range(16, 24))
     assert sorted(row["offset"] for row in found if row["reason"] == "refused") == [4, 5]
     assert {each.name: each.refused for each in store.views()}["bag"] == 6
     assert [(row["records"], row["late"]) for row in store.admission().to_pylist()] == [(24, 24)]
-    sink.forget("shop")
-    Writer(sink)
+    writer.forget("shop")
+    Batches(writer)
     assert {each.name: each.refused for each in store.views()}["bag"] == 0
 
 
@@ -135,7 +146,7 @@ def planted(target: Target, *rows: tuple[str, int]) -> Any:
     return changes(target, *wanted)
 
 
-def rows(store: Store, view: str) -> list[tuple[Any, ...]]:
+def rows(store: StoreReader, view: str) -> list[tuple[Any, ...]]:
     return [tuple(row.values()) for row in store.table(view).to_pylist()]
 
 
@@ -144,13 +155,13 @@ def accept(target: Target, table: Any, judge: Judge | None) -> tuple[Any, list[R
     return (table, []) if judge is None else sort_out(target, table, judge)
 
 
-class Writer:
+class Batches:
     """Commits batches one after the other, as a pipeline would."""
 
-    def __init__(self, sink: Sink, checkpoint: str = "c1", *, takeover: bool = False) -> None:
-        self.sink, self.checkpoint, self.next = sink, checkpoint, 0
-        self.fence = sink.claim(PIPELINE, takeover=takeover)
-        sink.prepare(PIPELINE, FINGERPRINT, TARGETS)
+    def __init__(self, writer: StoreWriter, checkpoint: str = "c1", *, takeover: bool = False) -> None:
+        self.writer, self.checkpoint, self.next = writer, checkpoint, 0
+        self.fence = writer.claim(PIPELINE, takeover=takeover)
+        writer.prepare(PIPELINE, FINGERPRINT, TARGETS)
 
     def batch(self, *parts: tuple[Target, Sequence[Change]], **more: Any) -> Batch:
         return Batch(
@@ -162,54 +173,54 @@ class Writer:
         )
 
     def commit(self, target: Target, *each: Change, **more: Any) -> None:
-        assert self.sink.commit(self.batch((target, each), **more))
+        assert self.writer.commit(self.batch((target, each), **more))
         self.next += 1
 
 
-class SinkContract:
+class StoreContract:
     """Inherit, and provide the fixtures."""
 
     @pytest.fixture
-    def writer(self, sink: Sink) -> Writer:
-        return Writer(sink)
+    def batches(self, writer: StoreWriter) -> Batches:
+        return Batches(writer)
 
     # views
 
-    def test_a_new_pipeline_has_empty_views_and_no_ledger(self, writer: Writer, store: Store) -> None:
+    def test_a_new_pipeline_has_empty_views_and_no_ledger(self, batches: Batches, store: StoreReader) -> None:
         assert {view.name for view in store.views()} == {"totals", "pairs", "bag", "facts"}
         for target in TARGETS:
             table = store.table(target.name)
             assert table.num_rows == 0
             assert table.schema == target.schema
-        assert writer.sink.last(PIPELINE) is None
-        assert writer.sink.entries(PIPELINE) == []
+        assert batches.writer.last(PIPELINE) is None
+        assert batches.writer.entries(PIPELINE) == []
 
     def test_a_row_that_appears_is_stored_and_one_that_disappears_is_removed(
-        self, writer: Writer, store: Store
+        self, batches: Batches, store: StoreReader
     ) -> None:
-        writer.commit(TOTALS, ("ann", 1, 2.5, 1), ("bob", 2, 0.5, 1))
+        batches.commit(TOTALS, ("ann", 1, 2.5, 1), ("bob", 2, 0.5, 1))
         assert rows(store, "totals") == [("ann", 1, 2.5), ("bob", 2, 0.5)]
-        writer.commit(TOTALS, ("ann", 1, 2.5, -1))
+        batches.commit(TOTALS, ("ann", 1, 2.5, -1))
         assert rows(store, "totals") == [("bob", 2, 0.5)]
 
     @pytest.mark.parametrize("style", ["both", "reversed", "upsert"])
     def test_an_updated_key_may_come_as_both_rows_or_as_the_new_one_alone(
-        self, writer: Writer, store: Store, style: str
+        self, batches: Batches, store: StoreReader, style: str
     ) -> None:
-        writer.commit(TOTALS, ("ann", 1, 1.0, 1), ("bob", 1, 1.0, 1))
+        batches.commit(TOTALS, ("ann", 1, 1.0, 1), ("bob", 1, 1.0, 1))
         old, new = ("ann", 1, 1.0, -1), ("ann", 2, 3.0, 1)
-        writer.commit(TOTALS, *{"both": (old, new), "reversed": (new, old), "upsert": (new,)}[style])
+        batches.commit(TOTALS, *{"both": (old, new), "reversed": (new, old), "upsert": (new,)}[style])
         assert rows(store, "totals") == [("ann", 2, 3.0), ("bob", 1, 1.0)]
 
-    def test_rows_that_cancel_out_change_nothing(self, writer: Writer, store: Store) -> None:
-        writer.commit(TOTALS, ("ann", 1, math.nan, 1))
-        writer.commit(
+    def test_rows_that_cancel_out_change_nothing(self, batches: Batches, store: StoreReader) -> None:
+        batches.commit(TOTALS, ("ann", 1, math.nan, 1))
+        batches.commit(
             TOTALS, ("bob", 1, 1.0, 1), ("bob", 1, 1.0, -1), ("ann", 1, math.nan, -1), ("ann", 1, math.nan, 1)
         )
         assert [row[:2] for row in rows(store, "totals")] == [("ann", 1)]
 
-    def test_a_row_goes_through_several_states_in_one_batch(self, writer: Writer, store: Store) -> None:
-        writer.commit(
+    def test_a_row_goes_through_several_states_in_one_batch(self, batches: Batches, store: StoreReader) -> None:
+        batches.commit(
             TOTALS, ("a", 1, 1.0, 1), ("a", 1, 1.0, -1), ("a", 2, 2.0, 1), ("a", 2, 2.0, -1), ("a", 3, None, 1)
         )
         assert rows(store, "totals") == [("a", 3, None)]
@@ -223,34 +234,34 @@ class SinkContract:
         ],
     )
     def test_two_rows_for_one_key_are_an_error_that_names_view_and_key(
-        self, writer: Writer, store: Store, wrong: list[Change]
+        self, batches: Batches, store: StoreReader, wrong: list[Change]
     ) -> None:
-        writer.commit(TOTALS, ("ann", 0, 0.0, 1))
+        batches.commit(TOTALS, ("ann", 0, 0.0, 1))
         with pytest.raises(PipelineError, match=r"'totals', key user='ann'"):
-            writer.sink.commit(writer.batch((TOTALS, wrong), (BAG, [("home", 1.0, 1)])))
+            batches.writer.commit(batches.batch((TOTALS, wrong), (BAG, [("home", 1.0, 1)])))
         assert rows(store, "totals") == [("ann", 0, 0.0)]
         assert rows(store, "bag") == []
-        writer.commit(TOTALS, ("ann", 5, 5.0, 1))  # the number of the batch is still free
+        batches.commit(TOTALS, ("ann", 5, 5.0, 1))  # the number of the batch is still free
 
-    def test_keys_may_be_null(self, writer: Writer, store: Store) -> None:
-        writer.commit(PAIRS, (1, "x", 10, 1), (2, "y", 10, 1))
-        writer.commit(PAIRS, (None, "x", 20, 1), (1, None, 30, 1), (None, None, 40, 1), (3, "z", 1, 1))
-        writer.commit(PAIRS, (None, "x", 21, 1), (1, None, 30, -1), (1, None, 31, 1), (1, "x", 11, 1))
+    def test_keys_may_be_null(self, batches: Batches, store: StoreReader) -> None:
+        batches.commit(PAIRS, (1, "x", 10, 1), (2, "y", 10, 1))
+        batches.commit(PAIRS, (None, "x", 20, 1), (1, None, 30, 1), (None, None, 40, 1), (3, "z", 1, 1))
+        batches.commit(PAIRS, (None, "x", 21, 1), (1, None, 30, -1), (1, None, 31, 1), (1, "x", 11, 1))
         kept = {(1, "x", 11), (2, "y", 10), (3, "z", 1), (None, "x", 21), (1, None, 31), (None, None, 40)}
         assert sorted(rows(store, "pairs"), key=str) == sorted(kept, key=str)
         assert store.get("pairs", [None, "x"]) == {"a": None, "b": "x", "n": 21}
         assert store.get("pairs", [None, None]) == {"a": None, "b": None, "n": 40}
         assert store.get("pairs", [None, "y"]) is None
-        writer.commit(PAIRS, (None, None, 40, -1), (None, "x", 21, -1), (2, "y", 10, -1))
+        batches.commit(PAIRS, (None, None, 40, -1), (None, "x", 21, -1), (2, "y", 10, -1))
         assert sorted(rows(store, "pairs"), key=str) == sorted({(1, "x", 11), (1, None, 31), (3, "z", 1)}, key=str)
 
-    def test_zero_and_minus_zero_are_one_key_and_nan_is_one_key(self, sink: Sink, store: Store) -> None:
+    def test_zero_and_minus_zero_are_one_key_and_nan_is_one_key(self, writer: StoreWriter, store: StoreReader) -> None:
         target = Target("reals", pa.schema([("x", pa.float64()), ("n", pa.int64())]), ("x",))
-        fence = sink.claim("reals")
-        sink.prepare("reals", FINGERPRINT, [target])
+        fence = writer.claim("reals")
+        writer.prepare("reals", FINGERPRINT, [target])
 
         def commit(number: int, *each: Change) -> None:
-            assert sink.commit(Batch("c", number, fence, changes={"reals": changes(target, *each)}))
+            assert writer.commit(Batch("c", number, fence, changes={"reals": changes(target, *each)}))
 
         commit(0, (0.0, 1, 1), (math.nan, 1, 1), (math.inf, 1, 1))
         commit(1, (-0.0, 2, 1), (math.nan, 2, 1))
@@ -258,44 +269,46 @@ class SinkContract:
         commit(2, (-0.0, 2, -1), (0.0, 3, 1), (math.nan, 2, -1))
         assert sorted(map(str, rows(store, "reals"))) == sorted(["(0.0, 3)", "(inf, 1)"])
         with pytest.raises(PipelineError, match="more than one row"):
-            sink.commit(Batch("c", 3, fence, changes={"reals": changes(target, (0.0, 1, 1), (-0.0, 2, 1))}))
+            writer.commit(Batch("c", 3, fence, changes={"reals": changes(target, (0.0, 1, 1), (-0.0, 2, 1))}))
         assert store.get("reals", [-0.0]) == {"x": 0.0, "n": 3}
         commit(3, (0.0, 3, -1))
         commit(4, (-0.0, 4, 1))
         assert sorted(map(str, rows(store, "reals"))) == sorted(["(0.0, 4)", "(inf, 1)"])
 
-    def test_the_first_rows_are_those_that_all_begin_with(self, writer: Writer, store: Store) -> None:
-        writer.commit(TOTALS, *((user, 1, 1.0, 1) for user in "dbac"))
-        writer.commit(BAG, ("home", 1.0, 3), ("about", 1.0, 2))
+    def test_the_first_rows_are_those_that_all_begin_with(self, batches: Batches, store: StoreReader) -> None:
+        batches.commit(TOTALS, *((user, 1, 1.0, 1) for user in "dbac"))
+        batches.commit(BAG, ("home", 1.0, 3), ("about", 1.0, 2))
         for view, count in (("totals", 4), ("bag", 5)):
             whole = store.table(view)
             assert whole.num_rows == count
             for limit in (0, 1, 3, count, count + 1):
                 assert store.table(view, limit).equals(whole.slice(0, limit))
 
-    def test_a_view_without_a_key_counts_equal_rows(self, writer: Writer, store: Store) -> None:
-        writer.commit(BAG, ("home", 1.0, 1), ("home", 1.0, 1), ("home", None, 1), (None, math.nan, 2), ("home", 0.0, 1))
-        writer.commit(BAG, ("home", 1.0, 1), (None, math.nan, -1), ("home", None, -1), ("home", -0.0, -1))
+    def test_a_view_without_a_key_counts_equal_rows(self, batches: Batches, store: StoreReader) -> None:
+        batches.commit(
+            BAG, ("home", 1.0, 1), ("home", 1.0, 1), ("home", None, 1), (None, math.nan, 2), ("home", 0.0, 1)
+        )
+        batches.commit(BAG, ("home", 1.0, 1), (None, math.nan, -1), ("home", None, -1), ("home", -0.0, -1))
         assert list(map(str, rows(store, "bag"))) == ["(None, nan)", "('home', 1.0)", "('home', 1.0)", "('home', 1.0)"]
         (info,) = [view for view in store.views() if view.name == "bag"]
         assert info.rows == 4
 
-    def test_a_count_below_zero_is_an_error_that_names_the_row(self, writer: Writer, store: Store) -> None:
-        writer.commit(BAG, ("home", 1.0, 1))
+    def test_a_count_below_zero_is_an_error_that_names_the_row(self, batches: Batches, store: StoreReader) -> None:
+        batches.commit(BAG, ("home", 1.0, 1))
         with pytest.raises(PipelineError, match=r"'bag', row page='home', score=1\.0.*count would be -1"):
-            writer.sink.commit(writer.batch((BAG, [("home", 1.0, -2), ("new", 1.0, 1)])))
+            batches.writer.commit(batches.batch((BAG, [("home", 1.0, -2), ("new", 1.0, 1)])))
         with pytest.raises(PipelineError, match="never"):
-            writer.sink.commit(writer.batch((BAG, [("never", 1.0, -1)])))
+            batches.writer.commit(batches.batch((BAG, [("never", 1.0, -1)])))
         assert rows(store, "bag") == [("home", 1.0)]
 
-    def test_rows_of_a_growing_view_are_told_apart_by_their_origin(self, writer: Writer, store: Store) -> None:
-        writer.commit(FACTS, ("home", "t", 0, 1, 1), ("home", "t", 0, 0, 1), ("home", "t", 1, 0, 1))
+    def test_rows_of_a_growing_view_are_told_apart_by_their_origin(self, batches: Batches, store: StoreReader) -> None:
+        batches.commit(FACTS, ("home", "t", 0, 1, 1), ("home", "t", 0, 0, 1), ("home", "t", 1, 0, 1))
         assert rows(store, "facts") == [("home", "t", 0, 0), ("home", "t", 0, 1), ("home", "t", 1, 0)]
         with pytest.raises(PipelineError, match=r"'facts'.*only grows"):
-            writer.sink.commit(writer.batch((FACTS, [("home", "t", 0, 1, -1)])))
+            batches.writer.commit(batches.batch((FACTS, [("home", "t", 0, 1, -1)])))
         assert store.get("facts", ["t", 0, 1]) == {"page": "home", **dict(zip(ORIGIN, ("t", 0, 1), strict=True))}
 
-    def test_values_come_back_in_their_declared_types(self, sink: Sink, store: Store) -> None:
+    def test_values_come_back_in_their_declared_types(self, writer: StoreWriter, store: StoreReader) -> None:
         schema = pa.schema(
             [
                 ("id", pa.int32()), ("yes", pa.bool_()), ("tiny", pa.int8()), ("half", pa.float32()), ("day", pa.date32()),
@@ -309,54 +322,54 @@ class SinkContract:
             1, True, -5, 0.1, date(2026, 2, 3), NOON, NOON.replace(tzinfo=None, microsecond=5), Decimal("12.30"), b"\0\xff",
             ["a", None], {"lat": math.inf, "at": NOON}, [("k", 1), ("ü", None)],
         )  # fmt: skip
-        fence = sink.claim("types")
-        sink.prepare("types", FINGERPRINT, [target])
+        fence = writer.claim("types")
+        writer.prepare("types", FINGERPRINT, [target])
         table = changes(target, (*whole, 1), (2, *[None] * 11, 1))
-        assert sink.commit(Batch("c", 0, fence, changes={"types": table}))
+        assert writer.commit(Batch("c", 0, fence, changes={"types": table}))
         assert store.table("types").equals(table.drop_columns([WEIGHT]))
         assert store.get("types", [1]) == table.drop_columns([WEIGHT]).to_pylist()[0]
 
-    def test_names_and_values_are_data_whatever_they_hold(self, sink: Sink, store: Store) -> None:
+    def test_names_and_values_are_data_whatever_they_hold(self, writer: StoreWriter, store: StoreReader) -> None:
         odd, text = '100%s drop"; DROP TABLE x; --', "\\.\n\\N %s \t'\"\\ \r\n,;"
         target = Target(odd, pa.schema([("select", pa.string()), ("a b'", pa.string())]), ("select",))
-        fence = sink.claim(odd)
-        sink.prepare(odd, FINGERPRINT, [target])
-        assert sink.commit(Batch("c'", 0, fence, changes={odd: changes(target, ("'; --", text, 1))}))
+        fence = writer.claim(odd)
+        writer.prepare(odd, FINGERPRINT, [target])
+        assert writer.commit(Batch("c'", 0, fence, changes={odd: changes(target, ("'; --", text, 1))}))
         assert store.get(odd, ["'; --"]) == {"select": "'; --", "a b'": text}
         assert rows(store, odd) == [("'; --", text)]
 
     # the ledger
 
-    def test_the_ledger_tells_what_was_committed(self, writer: Writer, store: Store) -> None:
+    def test_the_ledger_tells_what_was_committed(self, batches: Batches, store: StoreReader) -> None:
         before = datetime.now(UTC)
-        writer.commit(TOTALS, ("ann", 1, 1.0, 1))
+        batches.commit(TOTALS, ("ann", 1, 1.0, 1))
         seen = counts(("t", 0, 5, 3, 1, 1, 0, 0, 1, 2, NOON), ("t", 1, 2, 2, 0, 0, 0, 0, 0, 0, None))
-        writer.commit(
+        batches.commit(
             TOTALS, ("bob", 1, 1.0, 1), offsets={"t": {0: 5, 1: 2}}, counts=seen, state={"rows": 7, "by": [1]}
         )
-        last = writer.sink.last(PIPELINE)
+        last = batches.writer.last(PIPELINE)
         assert last is not None
-        assert (last.checkpoint, last.batch, last.fence) == ("c1", 1, writer.fence)
+        assert (last.checkpoint, last.batch, last.fence) == ("c1", 1, batches.fence)
         assert last.offsets == {"t": {0: 5, 1: 2}}
         assert (last.counts["records"], last.counts["admitted"], last.counts["heartbeats"]) == (7, 5, 2)
         assert last.state == {"rows": 7, "by": [1]}
         assert before <= last.committed_at <= datetime.now(UTC)
-        assert [entry.batch for entry in writer.sink.entries(PIPELINE)] == [1, 0]
-        assert [entry.batch for entry in writer.sink.entries(PIPELINE, 1)] == [1]
+        assert [entry.batch for entry in batches.writer.entries(PIPELINE)] == [1, 0]
+        assert [entry.batch for entry in batches.writer.entries(PIPELINE, 1)] == [1]
         info = store.views()[0]
         assert (info.pipeline, info.batch, info.updated) == (PIPELINE, 1, last.committed_at)
 
-    def test_a_batch_that_is_there_already_writes_nothing(self, writer: Writer, store: Store) -> None:
+    def test_a_batch_that_is_there_already_writes_nothing(self, batches: Batches, store: StoreReader) -> None:
         letter = rejects(("t", 0, 3, NOON, NOON, "late", "1 s"))
         seen = counts(("t", 0, 1, 0, 1, 0, 0, 0, 0, 0, None))
-        first = writer.batch((BAG, [("home", 1.0, 1)]), rejects=letter, counts=seen)
-        assert writer.sink.commit(first)
-        writer.next += 1
-        writer.commit(BAG, ("home", 2.0, 1))
-        ledger = writer.sink.entries(PIPELINE)
-        assert not writer.sink.commit(writer.batch((BAG, [("home", 2.0, 1)]), batch=1))
+        first = batches.batch((BAG, [("home", 1.0, 1)]), rejects=letter, counts=seen)
+        assert batches.writer.commit(first)
+        batches.next += 1
+        batches.commit(BAG, ("home", 2.0, 1))
+        ledger = batches.writer.entries(PIPELINE)
+        assert not batches.writer.commit(batches.batch((BAG, [("home", 2.0, 1)]), batch=1))
         assert rows(store, "bag") == [("home", 1.0), ("home", 2.0)]
-        assert writer.sink.entries(PIPELINE) == ledger
+        assert batches.writer.entries(PIPELINE) == ledger
         assert store.dead_letters().num_rows == 1
         assert store.admission().to_pylist()[0]["records"] == 1
 
@@ -378,74 +391,74 @@ class SinkContract:
         ids=["below the newest", "larger", "planned otherwise"],
     )
     def test_a_batch_that_comes_again_as_another_is_an_error(
-        self, writer: Writer, store: Store, batch: int, more: dict[str, Any], match: str
+        self, batches: Batches, store: StoreReader, batch: int, more: dict[str, Any], match: str
     ) -> None:
         for number in range(3):
             at = {"t": {0: 10 * (number + 1), 1: 5}}
             planned = {"planned": {"t": {"0": 10 * (number + 1), "1": 6}}}
-            writer.commit(BAG, ("home", float(number), 1), offsets=at, state=planned)
-        ledger = writer.sink.entries(PIPELINE)
+            batches.commit(BAG, ("home", float(number), 1), offsets=at, state=planned)
+        ledger = batches.writer.entries(PIPELINE)
         more = {"state": ledger[0].state, **more}
         with pytest.raises(CheckpointMismatch, match=match) as caught:
-            writer.sink.commit(writer.batch((BAG, [("lost", 1.0, 1)]), batch=batch, **more))
+            batches.writer.commit(batches.batch((BAG, [("lost", 1.0, 1)]), batch=batch, **more))
         assert "--rebuild" in caught.value.hint
-        assert writer.sink.entries(PIPELINE) == ledger
+        assert batches.writer.entries(PIPELINE) == ledger
         assert len(rows(store, "bag")) == 3
-        same = writer.batch(
+        same = batches.batch(
             (BAG, [("home", 2.0, 1)]), batch=2, offsets={"t": {0: 30, 1: 5, 2: 0}}, state=ledger[0].state
         )
-        assert not writer.sink.commit(same)  # a partition that came since is no difference
+        assert not batches.writer.commit(same)  # a partition that came since is no difference
 
     def test_a_skipped_batch_is_an_error_and_so_is_a_store_that_lost_them_all(
-        self, writer: Writer, store: Store
+        self, batches: Batches, store: StoreReader
     ) -> None:
         for batch in (0, 1):
             with pytest.raises(PipelineError, match=f"found batch {batch + 1} of .* c1, expected {batch}") as caught:
-                writer.sink.commit(writer.batch((BAG, [("home", 1.0, 1)]), batch=batch + 1))
+                batches.writer.commit(batches.batch((BAG, [("home", 1.0, 1)]), batch=batch + 1))
             assert "--rebuild" in caught.value.hint
             assert len(rows(store, "bag")) == batch
-            writer.commit(BAG, ("home", 1.0, 1))
+            batches.commit(BAG, ("home", 1.0, 1))
 
-    def test_a_new_checkpoint_counts_its_own_batches(self, writer: Writer, store: Store) -> None:
-        writer.commit(BAG, ("home", 1.0, 1))
-        assert writer.sink.commit(writer.batch((BAG, [("home", 1.0, 1)]), checkpoint="c2", batch=0))
-        assert not writer.sink.commit(writer.batch((BAG, [("home", 1.0, 1)]), checkpoint="c1", batch=0))
-        last = writer.sink.last(PIPELINE)
+    def test_a_new_checkpoint_counts_its_own_batches(self, batches: Batches, store: StoreReader) -> None:
+        batches.commit(BAG, ("home", 1.0, 1))
+        assert batches.writer.commit(batches.batch((BAG, [("home", 1.0, 1)]), checkpoint="c2", batch=0))
+        assert not batches.writer.commit(batches.batch((BAG, [("home", 1.0, 1)]), checkpoint="c1", batch=0))
+        last = batches.writer.last(PIPELINE)
         assert last is not None
         assert (last.checkpoint, last.batch) == ("c2", 0)
         assert len(rows(store, "bag")) == 2
 
-    def test_changes_of_a_view_that_is_not_the_pipelines_are_an_error(self, writer: Writer) -> None:
+    def test_changes_of_a_view_that_is_not_the_pipelines_are_an_error(self, batches: Batches) -> None:
         with pytest.raises(PipelineError, match="'nowhere'"):
-            writer.sink.commit(Batch("c1", 0, writer.fence, changes={"nowhere": changes(BAG, ("x", 1.0, 1))}))
-        assert writer.sink.last(PIPELINE) is None
+            batches.writer.commit(Batch("c1", 0, batches.fence, changes={"nowhere": changes(BAG, ("x", 1.0, 1))}))
+        assert batches.writer.last(PIPELINE) is None
 
-    def test_changes_in_another_shape_are_an_error_that_names_the_column(self, writer: Writer) -> None:
+    def test_changes_in_another_shape_are_an_error_that_names_the_column(self, batches: Batches) -> None:
         table = changes(BAG, ("x", 1.0, 1))
         for wrong in (
             table.drop_columns(["score"]),
             table.set_column(1, "score", pa.array(["abc"])),
         ):
             with pytest.raises(PipelineError, match=r"'bag'.*score"):
-                writer.sink.commit(Batch("c1", 0, writer.fence, changes={"bag": wrong}))
+                batches.writer.commit(Batch("c1", 0, batches.fence, changes={"bag": wrong}))
         with pytest.raises(PipelineError, match="_weight"):
-            writer.sink.commit(Batch("c1", 0, writer.fence, changes={"bag": table.drop_columns([WEIGHT])}))
-        assert writer.sink.last(PIPELINE) is None
+            batches.writer.commit(Batch("c1", 0, batches.fence, changes={"bag": table.drop_columns([WEIGHT])}))
+        assert batches.writer.last(PIPELINE) is None
 
     # rows that a store cannot hold
 
     @pytest.fixture
-    def odd(self, sink: Sink) -> Callable[..., None]:
+    def odd(self, writer: StoreWriter) -> Callable[..., None]:
         """Commits changes of the odd views, one batch after the other."""
-        fence, number = sink.claim("odd"), itertools.count()
-        sink.prepare("odd", FINGERPRINT, [ODD, ODD_BAG, ODD_FACTS])
-        return lambda table, target=ODD: sink.commit(Batch("c", next(number), fence, changes={target.name: table}))
+        fence, number = writer.claim("odd"), itertools.count()
+        writer.prepare("odd", FINGERPRINT, [ODD, ODD_BAG, ODD_FACTS])
+        return lambda table, target=ODD: writer.commit(Batch("c", next(number), fence, changes={target.name: table}))
 
     def test_a_row_is_refused_exactly_if_the_store_would_stop(
-        self, sink: Sink, judge: Judge | None, refusable: set[str]
+        self, writer: StoreWriter, judge: Judge | None, refusable: set[str]
     ) -> None:
-        fence = sink.claim("odd")
-        sink.prepare("odd", FINGERPRINT, [ODD, ODD_BAG])
+        fence = writer.claim("odd")
+        writer.prepare("odd", FINGERPRINT, [ODD, ODD_BAG])
         number = 0
         for target, name in itertools.product((ODD, ODD_BAG), PLANTED):
             table = planted(target, (name, 1))
@@ -454,13 +467,13 @@ class SinkContract:
             batch = Batch("c", number, fence, changes={target.name: table})
             if refused:
                 with pytest.raises((ViewError, PipelineError)):
-                    sink.commit(batch)
+                    writer.commit(batch)
             else:
-                assert sink.commit(batch), name
+                assert writer.commit(batch), name
                 number += 1
 
     def test_a_view_holds_the_rows_that_are_not_refused(
-        self, odd: Callable[..., None], store: Store, judge: Judge | None, refusable: set[str]
+        self, odd: Callable[..., None], store: StoreReader, judge: Judge | None, refusable: set[str]
     ) -> None:
         for target in (ODD, ODD_BAG, ODD_FACTS):
             every = planted(target, *((name, 1) for name in PLANTED))
@@ -478,7 +491,7 @@ class SinkContract:
 
     @pytest.mark.parametrize("style", ["both", "upsert"])
     def test_a_refused_row_takes_the_place_of_the_row_before_and_is_taken_back_silently(
-        self, odd: Callable[..., None], store: Store, judge: Judge | None, refusable: set[str], style: str
+        self, odd: Callable[..., None], store: StoreReader, judge: Judge | None, refusable: set[str], style: str
     ) -> None:
         def row(text: str, weight: int) -> Change:
             return ("ann", text, *[None] * 9, weight)
@@ -501,18 +514,18 @@ class SinkContract:
         assert commit(row("c\0", 1), row("c\0", -1), row(None, 1)) == 0  # type: ignore[arg-type]
         assert store.get("odd", ["ann"]) is not None
 
-    def test_refused_rows_are_counted_for_their_view_alone(self, writer: Writer, store: Store) -> None:
+    def test_refused_rows_are_counted_for_their_view_alone(self, batches: Batches, store: StoreReader) -> None:
         letters = [(f"view {view}", 0, 0, None, None, "refused", "why") for view in ("bag", "bag", "totals")]
-        writer.commit(BAG, rejects=rejects(*letters, ("bag", 0, 1, None, None, "late", None)))
+        batches.commit(BAG, rejects=rejects(*letters, ("bag", 0, 1, None, None, "late", None)))
         assert {view.name: view.refused for view in store.views()} == {"totals": 1, "pairs": 0, "bag": 2, "facts": 0}
 
     # what admission saw
 
-    def test_dead_letters_are_kept_with_their_place_and_reason(self, writer: Writer, store: Store) -> None:
-        writer.commit(
+    def test_dead_letters_are_kept_with_their_place_and_reason(self, batches: Batches, store: StoreReader) -> None:
+        batches.commit(
             BAG, rejects=rejects(("t", 0, 3, NOON, NOON, "late", "1 s"), ("t", 1, 4, None, NOON, "malformed", None))
         )
-        writer.commit(BAG, rejects=rejects(("u", 0, 9, NOON, NOON, "future", "2099")))
+        batches.commit(BAG, rejects=rejects(("u", 0, 9, NOON, NOON, "future", "2099")))
         letters = store.dead_letters(PIPELINE).to_pylist()
         assert [(each["batch"], each["topic"], each["partition"], each["offset"]) for each in letters] == [
             (1, "u", 0, 9),
@@ -525,12 +538,12 @@ class SinkContract:
         assert store.dead_letters(limit=2).num_rows == 2
         assert store.dead_letters("other").num_rows == 0
 
-    def test_admission_counts_add_up_over_all_batches(self, writer: Writer, store: Store) -> None:
+    def test_admission_counts_add_up_over_all_batches(self, batches: Batches, store: StoreReader) -> None:
         later = NOON.replace(hour=13)
-        writer.commit(
+        batches.commit(
             BAG, counts=counts(("t", 0, 5, 3, 1, 1, 0, 0, 1, 0, NOON), ("t", 1, 1, 1, 0, 0, 0, 0, 0, 0, None))
         )
-        writer.commit(BAG, counts=counts(("t", 0, 4, 1, 0, 0, 2, 1, 0, 3, later)))
+        batches.commit(BAG, counts=counts(("t", 0, 4, 1, 0, 0, 2, 1, 0, 3, later)))
         assert [tuple(row.values()) for row in store.admission(PIPELINE).to_pylist()] == [
             (PIPELINE, "t", 0, 9, 4, 1, 1, 2, 1, 1, 3, later),
             (PIPELINE, "t", 1, 1, 1, 0, 0, 0, 0, 0, 0, None),
@@ -540,15 +553,15 @@ class SinkContract:
     # definitions
 
     def test_the_same_definition_is_prepared_again_and_goes_on(
-        self, writer: Writer, again: Callable[[], Sink], store: Store
+        self, batches: Batches, again: Callable[[], StoreWriter], store: StoreReader
     ) -> None:
-        writer.commit(BAG, ("home", 1.0, 1))
-        writer.sink.release()
+        batches.commit(BAG, ("home", 1.0, 1))
+        batches.writer.release()
         with again() as other:
             fence = other.claim(PIPELINE)
             never_null = Target("bag", pa.schema([pa.field(f.name, f.type, nullable=False) for f in BAG.schema]))
             other.prepare(PIPELINE, FINGERPRINT, [FACTS, never_null, PAIRS, TOTALS])
-            assert other.commit(writer.batch((BAG, [("home", 2.0, 1)]), fence=fence))
+            assert other.commit(batches.batch((BAG, [("home", 2.0, 1)]), fence=fence))
         assert rows(store, "bag") == [("home", 1.0), ("home", 2.0)]
 
     @pytest.mark.parametrize(
@@ -575,13 +588,15 @@ class SinkContract:
         ],
     )
     def test_another_definition_is_refused(
-        self, writer: Writer, fingerprint: str, targets: list[Target], found: str
+        self, batches: Batches, fingerprint: str, targets: list[Target], found: str
     ) -> None:
         with pytest.raises(CheckpointMismatch, match=found) as caught:
-            writer.sink.prepare(PIPELINE, fingerprint, targets)
+            batches.writer.prepare(PIPELINE, fingerprint, targets)
         assert "start over" in caught.value.hint
 
-    def test_a_view_of_another_pipeline_is_not_overwritten(self, writer: Writer, again: Callable[[], Sink]) -> None:
+    def test_a_view_of_another_pipeline_is_not_overwritten(
+        self, batches: Batches, again: Callable[[], StoreWriter]
+    ) -> None:
         with again() as other:
             other.claim("second")
             with pytest.raises(ViewError, match="'bag' is already kept here, by pipeline 'shop'"):
@@ -603,49 +618,51 @@ class SinkContract:
         ],
     )
     def test_a_view_that_cannot_be_kept_is_refused_before_anything_is_made(
-        self, sink: Sink, store: Store, target: Target, found: str
+        self, writer: StoreWriter, store: StoreReader, target: Target, found: str
     ) -> None:
-        sink.claim(PIPELINE)
+        writer.claim(PIPELINE)
         with pytest.raises(ViewError, match=found):
-            sink.prepare(PIPELINE, FINGERPRINT, [BAG, target])
+            writer.prepare(PIPELINE, FINGERPRINT, [BAG, target])
         assert store.views() == []
 
-    def test_a_forgotten_pipeline_can_be_made_anew(self, writer: Writer, store: Store) -> None:
+    def test_a_forgotten_pipeline_can_be_made_anew(self, batches: Batches, store: StoreReader) -> None:
         letter = rejects(("t", 0, 3, NOON, NOON, "late", "1 s"))
-        writer.commit(BAG, ("home", 1.0, 1), rejects=letter, counts=counts(("t", 0, 1, 0, 1, 0, 0, 0, 0, 0, None)))
-        writer.sink.forget(PIPELINE)
+        batches.commit(BAG, ("home", 1.0, 1), rejects=letter, counts=counts(("t", 0, 1, 0, 1, 0, 0, 0, 0, 0, None)))
+        batches.writer.forget(PIPELINE)
         assert store.views() == []
-        assert writer.sink.last(PIPELINE) is None
+        assert batches.writer.last(PIPELINE) is None
         assert store.dead_letters().num_rows == store.admission().num_rows == 0
         with pytest.raises(PipelineError, match="prepare"):
-            writer.sink.commit(writer.batch((BAG, [])))
-        writer.sink.prepare(PIPELINE, "beef", [BAG])
-        writer.next = 0
-        writer.commit(BAG, ("home", 2.0, 1))
+            batches.writer.commit(batches.batch((BAG, [])))
+        batches.writer.prepare(PIPELINE, "beef", [BAG])
+        batches.next = 0
+        batches.commit(BAG, ("home", 2.0, 1))
         assert rows(store, "bag") == [("home", 2.0)]
 
     def test_a_pipeline_that_another_runs_is_not_forgotten(
-        self, writer: Writer, again: Callable[[], Sink], store: Store
+        self, batches: Batches, again: Callable[[], StoreWriter], store: StoreReader
     ) -> None:
-        writer.commit(BAG, ("home", 1.0, 1))
+        batches.commit(BAG, ("home", 1.0, 1))
         with again() as other, pytest.raises(AlreadyRunning):
             other.forget(PIPELINE)
         assert rows(store, "bag") == [("home", 1.0)]
 
     def test_who_still_believes_to_hold_a_forgotten_pipeline_writes_nothing(
-        self, writer: Writer, again: Callable[[], Sink], store: Store
+        self, batches: Batches, again: Callable[[], StoreWriter], store: StoreReader
     ) -> None:
         with again() as other:
             other.claim(PIPELINE, takeover=True)
             other.release()
             other.forget(PIPELINE)
         with pytest.raises(TakenOver):
-            writer.sink.commit(writer.batch((BAG, [("home", 1.0, 1)])))
+            batches.writer.commit(batches.batch((BAG, [("home", 1.0, 1)])))
         assert store.views() == []
 
     # leases and fences
 
-    def test_a_second_claim_is_refused_while_the_first_lives(self, writer: Writer, again: Callable[[], Sink]) -> None:
+    def test_a_second_claim_is_refused_while_the_first_lives(
+        self, batches: Batches, again: Callable[[], StoreWriter]
+    ) -> None:
         with (
             again() as other,
             pytest.raises(AlreadyRunning, match=r"'shop' is already running on .*, process \d+") as caught,
@@ -653,65 +670,67 @@ class SinkContract:
             other.claim(PIPELINE)
         assert "--takeover" in caught.value.hint
 
-    def test_pipelines_do_not_stand_in_each_others_way(self, writer: Writer, again: Callable[[], Sink]) -> None:
+    def test_pipelines_do_not_stand_in_each_others_way(
+        self, batches: Batches, again: Callable[[], StoreWriter]
+    ) -> None:
         with again() as other:
             assert other.claim("second") == 1
 
-    def test_every_claim_raises_the_fence(self, sink: Sink, again: Callable[[], Sink]) -> None:
-        assert sink.claim(PIPELINE) == 1
-        assert sink.claim(PIPELINE) == 2
-        sink.release()
+    def test_every_claim_raises_the_fence(self, writer: StoreWriter, again: Callable[[], StoreWriter]) -> None:
+        assert writer.claim(PIPELINE) == 1
+        assert writer.claim(PIPELINE) == 2
+        writer.release()
         with again() as other:
             assert other.claim(PIPELINE) == 3
-            assert sink.claim(PIPELINE, takeover=True) == 4
+            assert writer.claim(PIPELINE, takeover=True) == 4
 
     def test_a_zombie_with_an_older_fence_writes_nothing(
-        self, writer: Writer, again: Callable[[], Sink], store: Store
+        self, batches: Batches, again: Callable[[], StoreWriter], store: StoreReader
     ) -> None:
-        done = writer.batch((BAG, [("home", 1.0, 1)]))
-        assert writer.sink.commit(done)
+        done = batches.batch((BAG, [("home", 1.0, 1)]))
+        assert batches.writer.commit(done)
         with again() as other:
             fence = other.claim(PIPELINE, takeover=True)
             other.prepare(PIPELINE, FINGERPRINT, TARGETS)
             for attempt in (
-                lambda: writer.sink.commit(writer.batch((BAG, [("zombie", 1.0, 1)]), batch=1)),
-                lambda: writer.sink.commit(done),  # there already, but it must learn that it is a zombie
-                lambda: writer.sink.prepare(PIPELINE, FINGERPRINT, TARGETS),
-                lambda: writer.sink.forget(PIPELINE),
-                writer.sink.renew,
+                lambda: batches.writer.commit(batches.batch((BAG, [("zombie", 1.0, 1)]), batch=1)),
+                lambda: batches.writer.commit(done),  # there already, but it must learn that it is a zombie
+                lambda: batches.writer.prepare(PIPELINE, FINGERPRINT, TARGETS),
+                lambda: batches.writer.forget(PIPELINE),
+                batches.writer.renew,
             ):
                 with pytest.raises(TakenOver, match="'shop' has been taken over"):
                     attempt()
-            assert other.commit(writer.batch((BAG, [("heir", 1.0, 1)]), batch=1, fence=fence))
-            writer.sink.release()  # not ours any more: must not end the other's
+            assert other.commit(batches.batch((BAG, [("heir", 1.0, 1)]), batch=1, fence=fence))
+            batches.writer.release()  # not ours any more: must not end the other's
             other.renew()
             with again() as third, pytest.raises(AlreadyRunning):
                 third.claim(PIPELINE)
         assert rows(store, "bag") == [("heir", 1.0), ("home", 1.0)]
 
-    def test_a_batch_of_the_past_with_the_fence_of_the_past_is_refused_in_the_same_sink(self, writer: Writer) -> None:
-        old = writer.batch((BAG, [("home", 1.0, 1)]))
-        writer.sink.claim(PIPELINE)
-        writer.sink.prepare(PIPELINE, FINGERPRINT, TARGETS)
+    def test_a_batch_of_the_past_with_the_fence_of_the_past_is_refused_in_the_same_store(self, batches: Batches) -> None:
+        old = batches.batch((BAG, [("home", 1.0, 1)]))
+        batches.writer.claim(PIPELINE)
+        batches.writer.prepare(PIPELINE, FINGERPRINT, TARGETS)
         with pytest.raises(TakenOver):
-            writer.sink.commit(old)
-        assert writer.sink.last(PIPELINE) is None
+            batches.writer.commit(old)
+        assert batches.writer.last(PIPELINE) is None
 
     @pytest.mark.parametrize("call", ["renew", "prepare", "commit"])
-    def test_nothing_is_written_without_a_claim(self, sink: Sink, call: str) -> None:
+    def test_nothing_is_written_without_a_claim(self, writer: StoreWriter, call: str) -> None:
         arguments = {"renew": (), "prepare": (PIPELINE, FINGERPRINT, TARGETS), "commit": (Batch("c", 0, 1),)}[call]
         with pytest.raises(PipelineError, match="claim"):
-            getattr(sink, call)(*arguments)
-        sink.release()  # nothing to end, no error
+            getattr(writer, call)(*arguments)
+        writer.release()  # nothing to end, no error
 
     # reading
 
-    def test_an_unknown_view_is_named_in_the_error(self, writer: Writer, store: Store) -> None:
+    def test_an_unknown_view_is_named_in_the_error(self, batches: Batches, store: StoreReader) -> None:
         for ask in (lambda: store.table("nowhere"), lambda: store.get("nowhere", [1])):
             with pytest.raises(UnknownView, match="no view 'nowhere'; found bag, facts, pairs, totals"):
                 ask()
 
-    def test_a_key_that_does_not_fit_is_an_error(self, writer: Writer, store: Store) -> None:
+    def test_a_key_that_does_not_fit_is_an_error(self, batches: Batches, store: StoreReader) -> None:
         with pytest.raises(ViewError, match="found a key of 1, expected 2: a, b"):
             store.get("pairs", [1])
         with pytest.raises(ViewError, match="'bag' has no key"):
@@ -719,12 +738,12 @@ class SinkContract:
         with pytest.raises(ViewError, match="column a: found 'x', expected int64"):
             store.get("pairs", ["x", "y"])
 
-    def test_a_key_may_be_given_as_text(self, writer: Writer, store: Store) -> None:
-        writer.commit(PAIRS, (7, "x", 1, 1))
+    def test_a_key_may_be_given_as_text(self, batches: Batches, store: StoreReader) -> None:
+        batches.commit(PAIRS, (7, "x", 1, 1))
         assert store.get("pairs", ["7", "x"]) == {"a": 7, "b": "x", "n": 1}
 
-    def test_views_are_queried_with_sql(self, writer: Writer, store: Store) -> None:
-        writer.commit(TOTALS, ("ann", 1, 2.0, 1), ("bob", 2, 3.0, 1))
+    def test_views_are_queried_with_sql(self, batches: Batches, store: StoreReader) -> None:
+        batches.commit(TOTALS, ("ann", 1, 2.0, 1), ("bob", 2, 3.0, 1))
         answer = store.query("SELECT count(*) AS people, sum(n) AS n FROM totals")
         assert answer == (("people", "n"), [(2, 3)])
         assert store.query("SELECT n FROM totals WHERE n > 5") == (("n",), [])
@@ -732,19 +751,21 @@ class SinkContract:
     @pytest.mark.parametrize(
         "sql", ["DELETE FROM totals", "UPDATE totals SET n = 9", "DROP TABLE totals", "CREATE TABLE mine (x INTEGER)"]
     )
-    def test_a_statement_that_writes_is_refused(self, writer: Writer, store: Store, sql: str) -> None:
-        writer.commit(TOTALS, ("ann", 1, 2.0, 1))
+    def test_a_statement_that_writes_is_refused(self, batches: Batches, store: StoreReader, sql: str) -> None:
+        batches.commit(TOTALS, ("ann", 1, 2.0, 1))
         with pytest.raises(ViewError, match="only statements that read"):
             store.query(sql)
         assert rows(store, "totals") == [("ann", 1, 2.0)]
 
-    def test_a_query_that_does_not_run_is_a_clear_error(self, writer: Writer, store: Store) -> None:
+    def test_a_query_that_does_not_run_is_a_clear_error(self, batches: Batches, store: StoreReader) -> None:
         for wrong in ("SELEC 1", "SELECT * FROM nowhere", "", "SELECT 1; SELECT 2"):
             with pytest.raises(ViewError):
                 store.query(wrong)
 
-    def test_what_is_said_of_a_view_is_of_one_moment(self, writer: Writer, again_store: Callable[[], Store]) -> None:
-        writer.commit(BAG, ("home", 0.0, 1))
+    def test_what_is_said_of_a_view_is_of_one_moment(
+        self, batches: Batches, again_store: Callable[[], StoreReader]
+    ) -> None:
+        batches.commit(BAG, ("home", 0.0, 1))
         wrong: list[object] = []
         done = threading.Event()
 
@@ -762,18 +783,20 @@ class SinkContract:
         thread.start()
         try:
             for number in range(1, 80):
-                writer.commit(BAG, ("home", float(number), 1))
+                batches.commit(BAG, ("home", float(number), 1))
         finally:
             done.set()
             thread.join(60)
         assert wrong == []
 
-    def test_a_reader_sees_whole_batches_only(self, sink: Sink, again_store: Callable[[], Store]) -> None:
+    def test_a_reader_sees_whole_batches_only(
+        self, writer: StoreWriter, again_store: Callable[[], StoreReader]
+    ) -> None:
         # The bank: money moves between two views and between accounts; in every snapshot the sum is the same.
         left = Target("left_side", pa.schema([("account", pa.int64()), ("money", pa.int64())]), ("account",))
         right = Target("right_side", left.schema, ("account",))
-        fence = sink.claim("bank")
-        sink.prepare("bank", FINGERPRINT, [left, right])
+        fence = writer.claim("bank")
+        writer.prepare("bank", FINGERPRINT, [left, right])
         accounts = range(50)
 
         def commit(number: int, money: dict[str, list[int]]) -> None:
@@ -781,7 +804,7 @@ class SinkContract:
                 target.name: changes(target, *((a, money[target.name][a], 1) for a in accounts))
                 for target in (left, right)
             }
-            assert sink.commit(Batch("c", number, fence, changes=each))
+            assert writer.commit(Batch("c", number, fence, changes=each))
 
         money = {"left_side": [100] * 50, "right_side": [0] * 50}
         commit(0, money)

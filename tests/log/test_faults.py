@@ -155,7 +155,7 @@ SqliteLog(sys.argv[1]).maintain("t")
 
 
 def test_every_failpoint_of_the_log_is_killed_at_somewhere_here() -> None:
-    found = {name for file in SOURCES.glob("*.py") for name in re.findall(r'failpoint\("([^"]+)"\)', file.read_text())}
+    found = {name for file in SOURCES.rglob("*.py") for name in re.findall(r'failpoint\("([^"]+)"\)', file.read_text())}
     shared = (SOURCES.parent / "database.py").read_text()  # the file under the log, and under views
     found |= {f"log.{name}" for name in re.findall(r'failpoint\(f"\{self.form.name\}\.([^"]+)"\)', shared)}
     assert found == {CREATING, *APPENDING, *COMPACTING, *EXPIRING, *(name for name, _ in ARCHIVING)}

@@ -20,7 +20,7 @@ from millstream.log.contract import Log
 from millstream.pipeline import Pipeline
 from millstream.relation.nodes import Aggregation, Source, source_of
 from millstream.relation.relation import tumbling
-from millstream.store import open_store
+from millstream.store import open_reader
 from millstream.view import View
 from tests.contracts.log import read_all
 from tests.kernel.local import Rec, hashable
@@ -262,7 +262,7 @@ def _decode_row(record: Record, made: Rec) -> None:
 def stored(pipeline: Pipeline) -> dict[str, Counter[Any]]:
     """Every view as rows with their multiplicity, without where they came from."""
     found = {view.name: rows_of(view) for view in pipeline.views.values()}
-    with open_store(pipeline.to) as store:
+    with open_reader(pipeline.to) as store:
         for view in store.views():
             if view.name not in found:
                 found[view.name] = _bag(store.table(view.name))

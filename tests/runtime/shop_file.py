@@ -18,7 +18,7 @@ from millstream.event import Event
 from millstream.load import load_pipeline
 from millstream.log import open_log
 from millstream.pipeline import Pipeline
-from millstream.store import open_sink, open_store
+from millstream.store import open_reader, open_writer
 from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
@@ -124,13 +124,13 @@ def batches(pipeline: Pipeline) -> list[tuple[int, int]]:
     """Batch and fence of every entry of the ledger, oldest first."""
     if pipeline.to.startswith("sqlite:") and not Path(pipeline.to.removeprefix("sqlite:")).exists():
         return []
-    with open_sink(pipeline.to) as sink:
+    with open_writer(pipeline.to) as sink:
         return [(entry.batch, entry.fence) for entry in reversed(sink.entries(pipeline.name))]
 
 
 def admission(pipeline: Pipeline) -> list[dict[str, Any]]:
     """What became of all records, by partition."""
-    with open_store(pipeline.to) as store:
+    with open_reader(pipeline.to) as store:
         return [dict(row) for row in store.admission(pipeline.name).drop_columns(["pipeline"]).to_pylist()]
 
 
@@ -142,7 +142,7 @@ def load(file: Path) -> Pipeline:
 def kill_around_sends(file: Path, folder: Path) -> None:
     """Run the file over some more clicks and kill it, once at each place around a send."""
     for number, point in enumerate(
-        ["outlet.before_send", "outlet.after_send", "sink.before_commit", "sink.after_commit"]
+        ["sink.before_send", "sink.after_send", "store.before_commit", "store.after_commit"]
     ):
         append_clicks(folder, 100 * number, 100)
         child = Child("run", file, "--once", "--rate-limit", 60, failpoint=f"{point}:kill@{1 + number % 2}")

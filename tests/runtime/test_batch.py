@@ -19,7 +19,7 @@ from millstream.cli import execute as cli
 from millstream.errors import AlreadyRunning, CheckpointMismatch, ConfigError, OffsetOutOfRange, PipelineError
 from millstream.event import Event
 from millstream.log import Log, open_log
-from millstream.store import open_sink, open_store
+from millstream.store import open_reader, open_writer
 from tests.runtime import random_shop, test_operators
 from tests.runtime.random_shop import Shop, Supply, stored
 from tests.runtime.shop_file import Child, append_clicks, load, write_shop
@@ -95,7 +95,7 @@ def test_a_batch_over_a_range_is_what_the_stream_had_there(
             log.create_topic(topic, 2)
         feed(log, 0)
         run(made, spark=spark, once=True)
-        with open_sink(made.to) as sink:
+        with open_writer(made.to) as sink:
             reached = sink.last(made.name)
         assert reached is not None
         early = stored(made)
@@ -112,7 +112,7 @@ def test_a_batch_over_a_range_is_what_the_stream_had_there(
     assert bags(run_batch(made, spark=spark, until=reached.offsets, out=tmp_path / "early").views) == early
     whole = run_batch(made, spark=spark, to=f"sqlite:{tmp_path / 'other.db'}")
     assert bags(whole.views) == late
-    with open_store(f"sqlite:{tmp_path / 'other.db'}") as other, open_store(made.to) as own:
+    with open_reader(f"sqlite:{tmp_path / 'other.db'}") as other, open_reader(made.to) as own:
         assert other.admission(made.name) == own.admission(made.name)
         assert {view.name: random_shop._bag(other.table(view.name)) for view in other.views()} == late
 
@@ -151,7 +151,7 @@ def test_a_batch_keeps_apart_from_a_stream(spark: SparkSession, tmp_path: Path) 
     shop.checkpoint = str(tmp_path / "elsewhere")
     with pytest.raises(PipelineError, match="a stream keeps its views in"):
         run_batch(shop, spark=spark)
-    with open_sink(shop.to) as other:
+    with open_writer(shop.to) as other:
         other.claim(shop.name)
         with pytest.raises(AlreadyRunning):
             run_batch(shop, spark=spark)

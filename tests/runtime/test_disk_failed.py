@@ -16,7 +16,7 @@ from millstream.log import open_log
 from millstream.relation.sinks import Mode
 from millstream.runtime.run import Progress, run
 from millstream.runtime.sink_dispatch import Patience
-from millstream.sink.topic import TopicOutlet
+from millstream.sink.topic import TopicSink
 from tests.contracts.sink import KEY, send
 from tests.runtime.shop_file import admission, append_clicks, load, write_shop
 from tests.runtime.test_forgets import View
@@ -35,18 +35,18 @@ def failing_writes() -> Iterator[None]:
 
 def test_a_log_that_has_failed_is_not_waited_for(tmp_path: Path) -> None:
     said: list[str] = []
-    with TopicOutlet(open_log(f"sqlite:{tmp_path / 'log.db'}"), "t", "p", KEY) as outlet:
-        send(outlet, 1, {"ann": (1, 1.0)})
+    with TopicSink(open_log(f"sqlite:{tmp_path / 'log.db'}"), "t", "p", KEY) as sink:
+        send(sink, 1, {"ann": (1, 1.0)})
         patience = Patience(threading.Event(), said.append)
         for _ in range(2):  # the second time it is closed
             with failing_writes(), pytest.raises(LogFailed):
-                patience.call("sink", lambda: send(outlet, 2, {"ann": (2, 2.0)}))
+                patience.call("sink", lambda: send(sink, 2, {"ann": (2, 2.0)}))
     assert said == []
 
 
 @pytest.mark.parametrize("mode", ["exactly once", "at most once"])
 def test_a_sink_into_such_a_log_ends_the_run_and_loses_nothing(tmp_path: Path, mode: Mode) -> None:
-    view = View(tmp_path, lambda: TopicOutlet(open_log(f"sqlite:{tmp_path / 'log.db'}"), "t", "p", ("k",)), mode=mode)
+    view = View(tmp_path, lambda: TopicSink(open_log(f"sqlite:{tmp_path / 'log.db'}"), "t", "p", ("k",)), mode=mode)
     view.start()
     view.send({"a": 1})
     with failing_writes(), pytest.raises(LogFailed):

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from millstream.log import Log, open_log
 from millstream.runtime.run import run
 from millstream.runtime.verify import verify
-from millstream.store import open_store
+from millstream.store import open_reader
 from millstream.testing import KafkaBroker, PostgresServer
 from tests.runtime.shop_file import TEXT, Child, append_clicks, click, load, write_shop
 
@@ -72,7 +72,7 @@ def test_input_counted_against_output_through_kills_and_a_broker_restart(
         run(shop, spark=spark, once=True)
         clicks = [click(number) for number in range(ROUNDS * EACH)]
         good = [json.loads(event.value) for event in clicks if event.value and event.value != b"nonsense"]
-        with open_store(shop.to) as store:
+        with open_reader(shop.to) as store:
             counts = store.admission("shop").to_pylist()
         assert sum(row["records"] for row in counts) == len(clicks)
         assert sum(row["malformed"] for row in counts) == len(clicks) - len(good)

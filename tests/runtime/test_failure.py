@@ -16,7 +16,7 @@ from millstream.runtime.batch import run_batch
 from millstream.runtime.failure import cause_of, ours_in
 from millstream.runtime.run import run
 from millstream.runtime.verify import verify
-from millstream.store import open_store
+from millstream.store import open_reader
 from tests.runtime.shop_file import batches
 
 
@@ -141,7 +141,7 @@ def test_a_record_that_fails_or_changes_its_types_is_a_dead_letter_alone(spark: 
         log.append("prices", [price(1, 3), price(2, 4), price(2, 0), price(1, None)])
     run(made, spark=spark, once=True)
     numbers = [1, 2, 3, 4, 5, 6, 8, 12]
-    with open_store(made.to) as store:
+    with open_reader(made.to) as store:
         letters = store.dead_letters("shop").sort_by([("topic", "ascending"), ("offset", "ascending")]).to_pylist()
         (counts, *_) = store.admission("shop").sort_by("topic").to_pylist()
     assert [(each["topic"], each["offset"], each["reason"]) for each in letters] == [

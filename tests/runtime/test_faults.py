@@ -26,7 +26,7 @@ from tests.runtime.shop_file import TEXT, Child, admission, append_clicks, batch
 from tests.waiting import until
 
 DRIVER = [
-    "run.before_delivery", "sink.before_write", "sink.in_transaction", "sink.before_commit", "sink.after_commit", "run.after_delivery",
+    "run.before_delivery", "store.before_write", "store.in_transaction", "store.before_commit", "store.after_commit", "run.after_delivery",
 ]  # fmt: skip
 WORKER = ["stage.before_bucket", "stage.after_bucket", "stage.close"]
 WORKER_ENDED = "pipeline shop stopped: a Python process of Spark's was killed, or crashed"
@@ -130,7 +130,7 @@ def test_a_process_that_was_stopped_while_another_took_over_writes_nothing_more(
     file = write_shop(tmp_path)
     append_clicks(tmp_path, 0, 200)
     pipeline = load(file)
-    zombie = Child("run", file, "--rate-limit", 50, failpoint="sink.before_write:stop@2")
+    zombie = Child("run", file, "--rate-limit", 50, failpoint="store.before_write:stop@2")
     try:
         until(lambda: stopped(zombie.pid), timeout=200, what="the stop in the second batch")
         before = batches(pipeline)

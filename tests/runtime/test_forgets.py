@@ -22,14 +22,14 @@ from millstream.log import open_log
 from millstream.log.kafka.engine import KafkaLog
 from millstream.log.kafka.write import SEQUENCES
 from millstream.relation.nodes import Place
-from millstream.relation.sinks import Mode, Outgoing
-from millstream.runtime.ownership import clear_outlets, open_outlets
+from millstream.relation.sinks import Mode, SinkDefinition
+from millstream.runtime.ownership import clear_sinks, open_sinks
 from millstream.runtime.run import Progress, run
 from millstream.runtime.sink_dispatch import IMPATIENT, Patience, Sender
-from millstream.sink import Outlet, Parcel
-from millstream.sink.files import FileOutlet, committed_files
-from millstream.sink.redis import RedisOutlet
-from millstream.sink.topic import TopicOutlet
+from millstream.sink import ChangeSet, Sink
+from millstream.sink.files import FileSink, committed_files
+from millstream.sink.redis import RedisSink
+from millstream.sink.topic import TopicSink
 from millstream.store import Target
 from millstream.testing import KafkaBroker, RedisServer
 from tests.contracts.log import name
@@ -37,14 +37,14 @@ from tests.runtime.shop_file import append_clicks, load, write_shop
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64())])
 TARGET = Target("totals", SCHEMA, ("k",))
-WANTED = Outgoing("out", "totals", "the place", "exactly once", "stop", Place("f.py", 1))
+WANTED = SinkDefinition("out", "totals", "the place", "exactly once", "stop", Place("f.py", 1))
 Rows = dict[str, int]
 
 
 class View:
     """A view and its sink: batches are sent, then stored, as a run does it."""
 
-    def __init__(self, folder: Path, opened: Callable[[], Outlet], mode: Mode = "exactly once") -> None:
+    def __init__(self, folder: Path, opened: Callable[[], Sink], mode: Mode = "exactly once") -> None:
         self.folder, self.opened, self.wanted = folder, opened, replace(WANTED, mode=mode)
         self.rows: Rows = {}
         self.batch: int | None = None
@@ -52,12 +52,12 @@ class View:
 
     def start(self) -> None:
         patience = Patience(threading.Event(), self.said.append, 5.0)
-        self.outlet = self.opened()
-        self.sender = Sender(self.wanted, TARGET, self.outlet, 3, self.folder, patience)
+        self.sink = self.opened()
+        self.sender = Sender(self.wanted, TARGET, self.sink, 3, self.folder, patience)
         self.sender.begin(self.batch, self.table, lambda: None)
 
     def again(self) -> None:
-        self.outlet.close()
+        self.sink.close()
         self.start()
 
     def table(self) -> pa.Table:
@@ -101,7 +101,7 @@ def server() -> Iterator[RedisServer]:
 
 def test_redis_that_was_flushed_or_lost_its_newest_batches(server: RedisServer, tmp_path: Path) -> None:
     with redis.Redis.from_url(server.url) as client:
-        view = View(tmp_path, lambda: RedisOutlet(server.url, "totals", "p", ("k",)))
+        view = View(tmp_path, lambda: RedisSink(server.url, "totals", "p", ("k",)))
 
         def found() -> Rows:
             return {row["k"]: row["n"] for row in map(json.loads, client.hgetall("millstream:{totals}").values())}
@@ -121,7 +121,7 @@ def test_redis_that_was_flushed_or_lost_its_newest_batches(server: RedisServer, 
 
 def test_a_folder_that_was_deleted_and_one_that_was_put_back(tmp_path: Path) -> None:
     folder, old = tmp_path / "files", tmp_path / "old"
-    view = View(tmp_path, lambda: FileOutlet(folder, "parquet"))
+    view = View(tmp_path, lambda: FileSink(folder, "parquet"))
 
     def found() -> Rows:
         changes = [row for file in committed_files(folder) for row in pl.read_parquet(file).to_dicts()]
@@ -149,7 +149,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 def test_a_topic_that_was_deleted(url: str, tmp_path: Path) -> None:
     topic = name()
-    view = View(tmp_path, lambda: TopicOutlet(open_log(url), topic, f"p-{topic}", ("k",)))
+    view = View(tmp_path, lambda: TopicSink(open_log(url), topic, f"p-{topic}", ("k",)))
     with open_log(url) as log:
 
         def found() -> Rows:
@@ -166,7 +166,7 @@ def test_a_number_of_kafka_that_expired_is_given_back_if_the_topic_is_the_one_th
     kafka: KafkaBroker, tmp_path: Path
 ) -> None:
     topic = name()
-    view = View(tmp_path, lambda: TopicOutlet(open_log(kafka.url), topic, f"p-{topic}", ()))  # only added to
+    view = View(tmp_path, lambda: TopicSink(open_log(kafka.url), topic, f"p-{topic}", ()))  # only added to
     with open_log(kafka.url) as log:
         assert isinstance(log, KafkaLog)
 
@@ -202,7 +202,7 @@ def test_a_number_of_kafka_that_expired_is_given_back_if_the_topic_is_the_one_th
 
 def test_a_view_that_is_kept_nowhere_cannot_be_sent_again(tmp_path: Path) -> None:
     folder = tmp_path / "files"
-    view = View(tmp_path, lambda: FileOutlet(folder, "parquet"))
+    view = View(tmp_path, lambda: FileSink(folder, "parquet"))
     view.start()
     view.send({"a": 1})
 
@@ -241,12 +241,12 @@ def test_a_rebuild_does_not_add_rows_twice_unless_it_is_asked_to(tmp_path: Path)
     raw = pipeline.view("raw", pipeline.streams["clicks"].select("user"))
     pipeline.sink("out", raw, "topic:out")
     frame = pl.DataFrame({"user": [1]})
-    with TopicOutlet(open_log(pipeline.log), "out", "millstream.shop.out", ()) as outlet:  # as an earlier run did
-        outlet.send(outlet.pack(Parcel(frame, frame.clear())).payload, 1, marked=True)
+    with TopicSink(open_log(pipeline.log), "out", "millstream.shop.out", ()) as sink:  # as an earlier run did
+        sink.send(sink.pack(ChangeSet(frame, frame.clear())).payload, 1, marked=True)
     with pytest.raises(PipelineError, match="sink out to topic:out: view raw has no key, so all its rows") as caught:
         run(pipeline, rebuild=True, once=True)
     assert "--send-again" in caught.value.hint
     with ExitStack() as stack, open_log(pipeline.log) as log:
-        outlets = open_outlets(stack, pipeline)
-        clear_outlets(outlets, pipeline, 9, tmp_path, IMPATIENT, ran=False, again=True)
+        sinks = open_sinks(stack, pipeline)
+        clear_sinks(sinks, pipeline, 9, tmp_path, IMPATIENT, ran=False, again=True)
         assert log.bounds("out")[0].end == 1  # nothing of it can be taken back, and it is asked for

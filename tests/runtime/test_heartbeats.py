@@ -35,7 +35,7 @@ from millstream.runtime.heartbeats import Heartbeats, Quiet, due
 from millstream.runtime.run import Progress, run
 from millstream.runtime.setup import chain_of
 from millstream.runtime.verify import verify
-from millstream.store import open_store
+from millstream.store import open_reader
 from millstream.testing.kafka import KafkaBroker
 from tests.waiting import until
 
@@ -114,7 +114,7 @@ def test_only_a_heartbeat_of_exactly_our_form_is_one_and_every_record_is_counted
         )
         log.append("names", [Event(b'{"name": "n"}', b"millstream.heartbeat.7")], own=True)
     run(made, spark=spark, once=True)
-    with open_store(made.to) as store:
+    with open_reader(made.to) as store:
         (counted,) = (row for row in store.admission().to_pylist() if row["topic"] == "ticks")
     fates = Counter(fate for *_, fate in forged) + Counter(admitted=2)
     assert {name: counted[name] for name in fates} == fates

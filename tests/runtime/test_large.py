@@ -18,7 +18,7 @@ from millstream.log.embedded.file import MOST_BYTES
 from millstream.pipeline import Pipeline
 from millstream.runtime.run import Progress, run
 from millstream.spark.source import Options, StreamReader, Task
-from millstream.store import open_store
+from millstream.store import open_reader
 from tests.contracts.log import name
 
 MB = 1_000_000
@@ -80,6 +80,6 @@ def test_batches_are_bounded_in_bytes_and_bad_records_stop_nothing(
     length = 200_000 - len('{"n": 0, "text": ""}')
     rows = made.views["v"].arrow().to_pylist()
     assert rows == [{"n": 30, "bytes": 30 * length - 20}]
-    with open_store(made.to) as store:
+    with open_reader(made.to) as store:
         letters = store.dead_letters("p", limit=5_000).to_pylist()
     assert max(len(each["detail"]) for each in letters) < 1_000

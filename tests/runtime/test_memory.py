@@ -10,7 +10,7 @@ from pathlib import Path
 
 from millstream.event import Event
 from millstream.log import open_log
-from millstream.store import open_store
+from millstream.store import open_reader
 from tests.runtime.shop_file import Child, living
 
 MB = 1 << 20
@@ -56,7 +56,7 @@ def ran(folder: Path, large: int, bad: int, limit: int = LIMIT) -> tuple[int, in
         assert code == 0, said
     finally:
         child.end()
-    with open_store(f"sqlite:{views}") as store:
+    with open_reader(f"sqlite:{views}") as store:
         [row] = store.admission("p").to_pylist()
         assert (row["admitted"], row["malformed"]) == (large, bad)
         assert store.dead_letters("p", limit=10_000).num_rows == min(bad, 1_000)

@@ -22,7 +22,7 @@ from millstream.runtime.run import run
 from millstream.runtime.time_travel import as_of
 from millstream.runtime.verify import verify
 from millstream.sink.function import Change
-from millstream.store import open_store
+from millstream.store import open_reader
 from tests.runtime.shop_file import TEXT, append_clicks, batches, kill_around_sends, load, write_shop
 from tests.runtime.test_sinks import SINKS, changelog, grows, in_files, newest
 
@@ -56,7 +56,7 @@ def test_only_changes_go_to_sinks_and_nothing_is_stored(
     assert len(rows) == 7
     assert newest(changelog(tmp_path)) == rows == in_files(tmp_path / "kept")
     assert grows(changelog(tmp_path))
-    with open_store(pipeline.to) as store:
+    with open_reader(pipeline.to) as store:
         assert [each.name for each in store.views()] == ["per_minute"]
         assert store.dead_letters("shop", reason="malformed").num_rows == 4
     # Nobody gets the rows of one of them, so they stay in the workers.
@@ -136,7 +136,7 @@ def test_a_view_that_was_kept_is_cleared_from_sinks_before_it_is_kept_nowhere(
     run(load(file), spark=spark, once=True, rebuild=True)
     assert [row["user"] for row in newest(changelog(tmp_path))] == [0, 1, 2]
     assert [row["user"] for row in in_files(tmp_path / "kept")] == [0, 1, 2]
-    with open_store(load(file).to) as store:
+    with open_reader(load(file).to) as store:
         assert [each.name for each in store.views()] == ["per_minute"]
 
 
@@ -144,11 +144,11 @@ def test_a_batch_leaves_them_out_unless_it_is_told_where_to(spark: SparkSession,
     file = write_shop(tmp_path, NOWHERE)
     append_clicks(tmp_path, 0, 100)
     assert list(run_batch(load(file), spark=spark).views) == ["per_minute"]
-    with open_store(load(file).to) as store:
+    with open_reader(load(file).to) as store:
         assert [each.name for each in store.views()] == ["per_minute"]
     other = f"sqlite:{tmp_path}/other.db"
     assert list(run_batch(load(file), spark=spark, to=other).views) == ["per_minute", "by_user"]
-    with open_store(other) as store:
+    with open_reader(other) as store:
         assert store.table("by_user").num_rows == 7
     none = load(file)
     del none.views["per_minute"]

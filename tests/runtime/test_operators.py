@@ -16,7 +16,7 @@ from millstream.log import open_log
 from millstream.runtime.run import Progress, run
 from millstream.runtime.setup import chain_of
 from millstream.runtime.verify import verify
-from millstream.store import open_store
+from millstream.store import open_reader
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -263,7 +263,7 @@ def test_event_time_by_an_expression_is_the_same_where_records_are_read_and_in_s
         log.create_topic("own")
         log.append("own", [Event(b'{"k": 1}', time=begin + timedelta(seconds=second)) for second in (1, 61, 62)])
     run(made, spark=spark, once=True)
-    with open_store(made.to) as store:
+    with open_reader(made.to) as store:
         (counted,) = (row for row in store.admission().to_pylist() if row["topic"] == "ticks")
         letters = store.dead_letters(made.name).to_pylist()
     assert {name: counted[name] for name in ("admitted", "malformed", "future", "late")} == {

@@ -1,4 +1,4 @@
-"""What outlets get of a batch: the same rows in the same order, however they came."""
+"""What sinks get of a batch: the same rows in the same order, however they came."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
-from millstream.runtime.sink_dispatch import in_line, parcel_of
+from millstream.runtime.sink_dispatch import change_set_of, in_line
 from millstream.store.contract import ORIGIN, WEIGHT, Target
 from millstream.store.net_changes import net_by_row
 
@@ -45,10 +45,10 @@ def test_rows_that_only_come_are_sent_in_the_order_of_the_log(
     ordered = sorted(found, key=lambda row: row[2:])
     dealt = chance.sample(found, len(found))
     for way in (ordered, dealt):
-        parcel = parcel_of(TARGET, changes(way).to_arrow())
-        assert_frame_equal(parcel.rows, expected)
-        assert [str(x) for x in parcel.rows["x"]] == [str(x) for x in expected["x"]]  # 0.0 and -0.0 are equal
-        assert parcel.gone.is_empty()
+        change_set = change_set_of(TARGET, changes(way).to_arrow())
+        assert_frame_equal(change_set.rows, expected)
+        assert [str(x) for x in change_set.rows["x"]] == [str(x) for x in expected["x"]]  # 0.0 and -0.0 are equal
+        assert change_set.gone.is_empty()
     assert in_line(changes(ordered), ORIGIN) == (len({row[2] for row in found}) == 1)
     assert not in_line(changes(ordered[::-1]), ORIGIN) or len(found) == 1
 
@@ -56,4 +56,4 @@ def test_rows_that_only_come_are_sent_in_the_order_of_the_log(
 def test_what_is_there_twice_is_not_in_line() -> None:
     frame = changes([(1, None, "a", 0, 7), (1, None, "a", 0, 7)])
     assert not in_line(frame, ORIGIN)
-    assert parcel_of(TARGET, frame.to_arrow()).rows.height == 1
+    assert change_set_of(TARGET, frame.to_arrow()).rows.height == 1

@@ -94,13 +94,13 @@ def test_a_power_cut_at_any_point_of_a_batch_leaves_the_right_views_or_a_refusal
     append_clicks(tmp_path, 0, 150)
     run(pipeline, spark=spark, once=True, rate_limit=50)
     append_clicks(tmp_path, 150, 100)
-    with armed("sink.before_commit"), pytest.raises(SparkError):
+    with armed("store.before_commit"), pytest.raises(SparkError):
         run(pipeline, spark=spark, once=True, rate_limit=50)
     unsynced["planned"] = synced.lacks(check)
     shutil.copytree(check, tmp_path / "planned")
     shutil.copy(views, tmp_path / "planned.db")
     assert batches(pipeline)[-1][0] == 2
-    with armed("sink.after_commit"), pytest.raises(SparkError):
+    with armed("store.after_commit"), pytest.raises(SparkError):
         run(pipeline, spark=spark, once=True, rate_limit=50)
     unsynced["written"] = synced.lacks(check)
     shutil.copytree(check, tmp_path / "written")

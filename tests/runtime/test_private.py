@@ -72,9 +72,9 @@ def append(folder: Path, count: int) -> None:
 
 
 def totals(folder: Path) -> int:
-    from millstream.store import open_store
+    from millstream.store import open_reader
 
-    with open_store(f"sqlite:{folder / 'till.views.db'}") as store:
+    with open_reader(f"sqlite:{folder / 'till.views.db'}") as store:
         return int(store.query("SELECT sum(n) AS n FROM totals").rows[0][0])
 
 

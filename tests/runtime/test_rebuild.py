@@ -13,7 +13,7 @@ from millstream.pipeline import Pipeline
 from millstream.runtime.rebuild import rebuild, roll_back
 from millstream.runtime.run import Progress, run
 from millstream.runtime.verify import verify
-from millstream.store import open_sink, open_store
+from millstream.store import open_reader, open_writer
 from tests.runtime.shop_file import TEXT, append_clicks, load, write_shop
 from tests.runtime.test_sinks import changelog, newest
 
@@ -23,7 +23,7 @@ MORE = 'shop.view("pages", clicks.group_by("page").agg(n="count(*)"))\n'
 
 
 def rows(pipeline: Pipeline, view: str) -> list[dict[str, object]]:
-    with open_store(pipeline.to) as store:
+    with open_reader(pipeline.to) as store:
         found: list[dict[str, object]] = store.table(view).to_pylist()
         return found
 
@@ -77,7 +77,7 @@ def test_a_changed_pipeline_is_built_beside_and_exchanged_and_rolled_back(spark:
         roll_back(again)
 
 
-@pytest.mark.parametrize("place", ["sink.in_swap", "rebuild.after_swap"])
+@pytest.mark.parametrize("place", ["store.in_swap", "rebuild.after_swap"])
 def test_an_exchange_that_is_cut_short_is_finished_or_has_not_happened(
     place: str, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -88,7 +88,7 @@ def test_an_exchange_that_is_cut_short_is_finished_or_has_not_happened(
     changed = load(file)
     with armed(place), pytest.raises(RuntimeError, match="failpoint"):
         rebuild(changed, spark=spark)
-    if place == "sink.in_swap":
+    if place == "store.in_swap":
         assert len(rows(changed, "by_user")) == 7
         rebuild(changed, spark=spark)
     run(changed, spark=spark, once=True)
@@ -102,7 +102,7 @@ def test_a_version_that_is_ready_waits_for_the_old_one_to_end(spark: SparkSessio
     run(load(file), spark=spark, once=True)
     file.write_text(CHANGED.replace("{folder}", str(tmp_path)))
     changed = load(file)
-    with open_sink(changed.to) as running:
+    with open_writer(changed.to) as running:
         running.claim("shop")
         with pytest.raises(AlreadyRunning):
             rebuild(changed, spark=spark)

@@ -23,7 +23,7 @@ from millstream.runtime.run import run
 from millstream.runtime.time_travel import as_of
 from millstream.runtime.verify import verify
 from millstream.sink.function import Change
-from millstream.store import open_store
+from millstream.store import open_reader
 from millstream.testing import PostgresServer
 
 BATCHES = [
@@ -71,7 +71,7 @@ def held(made: Pipeline) -> dict[str, list[Any]]:
 
 
 def letters(address: str) -> list[tuple[str, int, str]]:
-    with open_store(address) as store:
+    with open_reader(address) as store:
         found = store.dead_letters("shop", reason="refused").to_pylist()
     return sorted((each["topic"], each["offset"], each["detail"]) for each in found)
 
@@ -93,7 +93,7 @@ def test_refused_rows_stop_the_run_or_become_dead_letters_and_nothing_else_notic
     told: list[Change] = []
     made.sink("told", made.views["newest"], told.extend)
     seen = []
-    for number, place in enumerate(["sink.before_commit", "sink.after_commit", "run.after_delivery"]):
+    for number, place in enumerate(["store.before_commit", "store.after_commit", "run.after_delivery"]):
         if number:
             append(tmp_path, BATCHES[number])
         with armed(place), pytest.raises(Exception, match="failpoint"):
@@ -122,7 +122,7 @@ def test_refused_rows_stop_the_run_or_become_dead_letters_and_nothing_else_notic
     rebuild(made, spark=spark)
     assert held(made) == seen[2]
     assert verify(made, spark=spark).equal
-    with open_store(address) as store:
+    with open_reader(address) as store:
         assert {view.name: view.refused for view in store.views() if "~" not in view.name}["clicks_late"] == 1
     assert execute(["views", "list", "--views", address, "--json"]) == 0
     listed = {row["name"]: row["refused"] for row in json.loads(capsys.readouterr().out)}

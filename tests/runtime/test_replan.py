@@ -19,23 +19,23 @@ from millstream.failpoint import armed
 from millstream.log import open_log
 from millstream.pipeline import Pipeline
 from millstream.relation.nodes import Place
-from millstream.relation.sinks import Outgoing
+from millstream.relation.sinks import SinkDefinition
 from millstream.runtime.offset_log import newest_planned
-from millstream.runtime.ownership import open_outlets
+from millstream.runtime.ownership import open_sinks
 from millstream.runtime.replan import unplan
 from millstream.runtime.run import Progress, run
-from millstream.runtime.sink_dispatch import IMPATIENT, Patience, Sender, parcel_of
+from millstream.runtime.sink_dispatch import IMPATIENT, Patience, Sender, change_set_of
 from millstream.runtime.sink_marks import EPOCH, Marks
-from millstream.sink import Outlet
-from millstream.sink.files import FileOutlet, committed_files
-from millstream.sink.function import CallOutlet
-from millstream.sink.topic import TopicOutlet
-from millstream.store import Entry, Target, open_sink
+from millstream.sink import Sink
+from millstream.sink.files import FileSink, committed_files
+from millstream.sink.function import FunctionSink
+from millstream.sink.topic import TopicSink
+from millstream.store import Entry, Target, open_writer
 from millstream.testing import RedisServer
 from tests.runtime.shop_file import TEXT, append_clicks, load, write_shop
 
 SCHEMA = pa.schema([("n", pa.int64())])
-WANTED = Outgoing("out", "v", "the place", "exactly once", "stop", Place("f.py", 1))
+WANTED = SinkDefinition("out", "v", "the place", "exactly once", "stop", Place("f.py", 1))
 STORED = Entry("c", 2, 1, {}, {}, {}, datetime.now(UTC))
 
 
@@ -47,24 +47,23 @@ class Shop:
         for part, number in (("offsets", 2), ("commits", 2), ("offsets", 3)):
             (self.folder / part).mkdir(parents=True, exist_ok=True)
             (self.folder / part / str(number)).write_text("v1\n{}\n")
-        self.opened: dict[str, Callable[[], Outlet]] = {
-            "topic": lambda: TopicOutlet(open_log(f"sqlite:{folder / 'log.db'}"), "out", "p", ()),
-            "files": lambda: FileOutlet(folder / "files", "json"),
+        self.opened: dict[str, Callable[[], Sink]] = {
+            "topic": lambda: TopicSink(open_log(f"sqlite:{folder / 'log.db'}"), "out", "p", ()),
+            "files": lambda: FileSink(folder / "files", "json"),
         }
-        self.all: list[Outlet] = []
-        self.sinks = self.outlets()
+        self.all: list[Sink] = []
+        self.sinks = self.sinks()
         for sender in self.senders():
             sender.send(2, rows(0))
 
-    def outlets(self) -> dict[str, tuple[Outgoing, Outlet]]:
+    def sinks(self) -> dict[str, tuple[SinkDefinition, Sink]]:
         made = {name: (replace(WANTED, name=name), opened()) for name, opened in self.opened.items()}
-        self.all += [outlet for _, outlet in made.values()]
+        self.all += [sink for _, sink in made.values()]
         return made
 
     def senders(self) -> list[Sender]:
         made = [
-            Sender(wanted, Target("v", SCHEMA), outlet, 7, self.folder, IMPATIENT)
-            for wanted, outlet in self.sinks.values()
+            Sender(wanted, Target("v", SCHEMA), sink, 7, self.folder, IMPATIENT) for wanted, sink in self.sinks.values()
         ]
         for sender in made:
             sender.begin(2, lambda: rows(0).drop_columns("_weight"), lambda: None)
@@ -92,13 +91,13 @@ def rows(*numbers: int) -> pa.Table:
 def shop(tmp_path: Path) -> Iterator[Shop]:
     made = Shop(tmp_path)
     yield made
-    for outlet in made.all:
-        outlet.close()
+    for sink in made.all:
+        sink.close()
 
 
 def test_a_batch_that_nobody_has_is_forgotten_and_who_was_left_behind_cannot_send_it(shop: Shop) -> None:
     zombies = shop.senders()
-    shop.sinks = shop.outlets()
+    shop.sinks = shop.sinks()
     assert shop.unplan() == ""
     assert newest_planned(shop.folder) == 2
     for zombie in zombies:
@@ -125,16 +124,16 @@ def test_a_batch_that_a_sink_has_stays_and_the_others_get_it_as_it_was_planned(s
 
 
 def test_a_batch_that_comes_while_sinks_are_sealed_stays_and_is_nowhere_twice(shop: Shop) -> None:
-    class Overtaken(FileOutlet):
+    class Overtaken(FileSink):
         def seal(self, sequence: int, *, after: int | None) -> bool:
-            parcel = parcel_of(Target("v", SCHEMA), rows(1, 2, 3, 4))
-            self.send(self.pack(parcel).payload, (7 << EPOCH) + 4, marked=True)  # by who was left behind
+            change_set = change_set_of(Target("v", SCHEMA), rows(1, 2, 3, 4))
+            self.send(self.pack(change_set).payload, (7 << EPOCH) + 4, marked=True)  # by who was left behind
             return super().seal(sequence, after=after)
 
     shop.sinks["files"] = (shop.sinks["files"][0], Overtaken(shop.folder.parent / "files", "json"))
     assert shop.unplan().endswith("sink files has a part of it")
     assert newest_planned(shop.folder) == 3
-    shop.sinks = shop.outlets()
+    shop.sinks = shop.sinks()
     for sender in shop.senders():
         sender.send(3, rows(1, 2, 3, 4))
         sender.send(4, rows(5))
@@ -144,7 +143,7 @@ def test_a_batch_that_comes_while_sinks_are_sealed_stays_and_is_nowhere_twice(sh
 def test_a_kill_right_after_a_sink_was_sealed_leaves_one_that_goes_on(shop: Shop) -> None:
     Marks(shop.folder, "topic", 7).seal(8)
     assert shop.sinks["topic"][1].seal(8 << EPOCH, after=(7 << EPOCH) + 3)
-    shop.sinks = shop.outlets()
+    shop.sinks = shop.sinks()
     assert shop.unplan(9) == ""
     for sender in shop.senders():
         sender.send(3, rows(1))
@@ -152,7 +151,7 @@ def test_a_kill_right_after_a_sink_was_sealed_leaves_one_that_goes_on(shop: Shop
 
 
 def test_where_nobody_knows_what_a_sink_has_the_batch_stays(shop: Shop) -> None:
-    shop.sinks["tell"] = (replace(WANTED, mode="at least once"), CallOutlet(print, "p"))
+    shop.sinks["tell"] = (replace(WANTED, mode="at least once"), FunctionSink(print, "p"))
     assert "sink tell gets batches at least once" in shop.unplan()
     assert newest_planned(shop.folder) == 3
 
@@ -160,7 +159,7 @@ def test_where_nobody_knows_what_a_sink_has_the_batch_stays(shop: Shop) -> None:
 def test_a_sink_that_lost_what_it_acknowledged_gets_that_first(shop: Shop) -> None:
     for path in (shop.folder.parent / "files" / "_manifest").glob("*.json"):
         path.unlink()
-    shop.sinks = shop.outlets()
+    shop.sinks = shop.sinks()
     assert "sink files lacks what it acknowledged" in shop.unplan()
 
 
@@ -194,7 +193,7 @@ def test_a_batch_that_was_planned_too_large_is_planned_again_with_sinks(spark: S
             return raw, raw, {row["user"]: row["n"] for row in made().views["users"].arrow().to_pylist()}
 
         def batches() -> int:
-            with open_sink(made().to) as sink:
+            with open_writer(made().to) as sink:
                 return len(sink.entries("shop"))
 
         run(made(), spark=spark, once=True)
@@ -202,13 +201,13 @@ def test_a_batch_that_was_planned_too_large_is_planned_again_with_sinks(spark: S
         with armed("run.before_delivery"), pytest.raises(SparkError):
             run(made(), spark=spark, once=True)  # a batch of 150 is planned, and cannot be done
         with ExitStack() as stack:
-            opened = open_outlets(stack, made(), Patience(threading.Event(), lambda _: None, 5.0))
+            opened = open_sinks(stack, made(), Patience(threading.Event(), lambda _: None, 5.0))
             assert newest_planned(tmp_path / "check") == 1
             run(made(), spark=spark, once=True, rate_limit=50)
             assert batches() == 4
             assert sent() == held()
             append_clicks(tmp_path, 200, 150)
-            with armed("outlet.after_send"), pytest.raises(SparkError):
+            with armed("sink.after_send"), pytest.raises(SparkError):
                 run(made(), spark=spark, once=True)  # a sink has it
             seen: list[Progress] = []
             run(made(), spark=spark, once=True, rate_limit=50, progress=seen.append)

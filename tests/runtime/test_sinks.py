@@ -20,7 +20,7 @@ from millstream.runtime.offset_log import newest_planned
 from millstream.runtime.run import Progress, run
 from millstream.sink.files import committed_files
 from millstream.sink.function import Change, Refuse
-from millstream.store import open_store
+from millstream.store import open_reader
 from tests.runtime.shop_file import TEXT, append_clicks, kill_around_sends, load, write_shop
 
 SINKS = 'shop.sink("out", shop.views["by_user"], "topic:out")\nshop.sink("kept", shop.views["by_user"], "files:{folder}/kept")\n'
@@ -129,7 +129,7 @@ def test_a_sink_that_is_away_is_waited_for_and_seen_and_a_refused_row_becomes_a_
     ]  # fmt: skip
     assert seen[-1].waiting == ""
     assert sorted({change.row["user"] for change in got}) == [0, 1, 2, 4, 5, 6]
-    with open_store(load(file).to) as store:
+    with open_reader(load(file).to) as store:
         letters = store.dead_letters("shop", reason="refused").to_pylist()
     assert [(row["topic"], row["offset"]) for row in letters] == [("sink picky", 0)]
     assert "user=3" in letters[0]["detail"]
@@ -185,6 +185,6 @@ def test_at_most_once_never_sends_again(spark: SparkSession, tmp_path: Path) -> 
     pipeline.sink("once", pipeline.views["by_user"], broken, mode="at most once", refused="dead letter")
     run(pipeline, spark=spark, once=True)
     assert calls == [7]
-    with open_store(pipeline.to) as store:
+    with open_reader(pipeline.to) as store:
         letters = store.dead_letters("shop", reason="refused").to_pylist()
     assert ["not sent: broken(): OSError: no route" in row["detail"] for row in letters] == [True]

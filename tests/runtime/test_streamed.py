@@ -12,7 +12,7 @@ from millstream.log import open_log
 from millstream.pipeline import Pipeline
 from millstream.runtime.run import Progress, run
 from millstream.runtime.verify import verify
-from millstream.store import open_store
+from millstream.store import open_reader
 from tests.runtime.random_shop import Shop, Supply, expected, stored
 
 COUNTED = ("admitted", "late", "duplicate", "future", "malformed")
@@ -20,7 +20,7 @@ COUNTED = ("admitted", "late", "duplicate", "future", "malformed")
 
 def fates(pipeline: Pipeline) -> dict[tuple[str, int], Counter[str]]:
     """What the views' store says of each partition, after checking that every batch adds up."""
-    with open_store(pipeline.to) as store:
+    with open_reader(pipeline.to) as store:
         names, rows = store.query(f"SELECT * FROM millstream_admission WHERE pipeline = '{pipeline.name}'")
     found: dict[tuple[str, int], Counter[str]] = {}
     for row in (dict(zip(names, row, strict=True)) for row in rows):

@@ -13,7 +13,7 @@ from millstream import Pipeline, run, run_batch, verify
 from millstream.errors import ExpressionFailed
 from millstream.event import Event
 from millstream.log import open_log
-from millstream.store import open_store
+from millstream.store import open_reader
 
 
 def tenth(n: Any) -> Any:
@@ -81,7 +81,7 @@ def test_a_record_on_which_a_function_in_python_fails_is_a_dead_letter_for_itsel
     done = run(shop, spark=spark, once=True)
     assert (done.admitted, done.malformed) == (4, 3)
     assert rows(shop, "each", "id", "q") == [(0, 2), (2, 5), (4, -2)]
-    with open_store(shop.to) as store:
+    with open_reader(shop.to) as store:
         letters = store.dead_letters(shop.name).sort_by("offset").to_pylist()
     assert [(each["offset"], each["reason"]) for each in letters] == [(1, "failed"), (3, "failed"), (5, "malformed")]
     assert "tenth(n)" in letters[0]["detail"]

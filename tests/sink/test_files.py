@@ -15,9 +15,9 @@ import pytest
 from millstream import Pipeline
 from millstream.errors import ConfigError, PlanError, SinkUnavailable
 from millstream.failpoint import armed
-from millstream.sink import Outlet, Parcel
-from millstream.sink.files import FileOutlet, committed_files
-from tests.contracts.sink import JsonOutletContract, OutletContract, Rows, named, parcel, send
+from millstream.sink import ChangeSet, Sink
+from millstream.sink.files import FileSink, committed_files
+from tests.contracts.sink import JsonSinkContract, Rows, SinkContract, change_set, named, send
 
 
 def replayed(changes: list[dict[str, object]]) -> Rows:
@@ -32,10 +32,10 @@ def said(file: Path) -> dict[str, object]:
     return {name: "" if value == "__HIVE_DEFAULT_PARTITION__" else unquote(value) for name, value in pairs}
 
 
-class TestParquet(OutletContract):
+class TestParquet(SinkContract):
     @pytest.fixture
-    def again(self, tmp_path: Path) -> Callable[[], Outlet]:
-        return lambda: FileOutlet(tmp_path / "out", "parquet")
+    def again(self, tmp_path: Path) -> Callable[[], Sink]:
+        return lambda: FileSink(tmp_path / "out", "parquet")
 
     @pytest.fixture
     def sent(self, tmp_path: Path) -> Callable[[], Rows]:
@@ -44,10 +44,10 @@ class TestParquet(OutletContract):
         )
 
 
-class TestPartitions(OutletContract):
+class TestPartitions(SinkContract):
     @pytest.fixture
-    def again(self, tmp_path: Path) -> Callable[[], Outlet]:
-        return lambda: FileOutlet(tmp_path / "out", "parquet", ("name",))
+    def again(self, tmp_path: Path) -> Callable[[], Sink]:
+        return lambda: FileSink(tmp_path / "out", "parquet", ("name",))
 
     @pytest.fixture
     def sent(self, tmp_path: Path) -> Callable[[], Rows]:
@@ -60,10 +60,10 @@ class TestPartitions(OutletContract):
         )
 
 
-class TestJsonPartitions(JsonOutletContract):
+class TestJsonPartitions(JsonSinkContract):
     @pytest.fixture
-    def again(self, tmp_path: Path) -> Callable[[], Outlet]:
-        return lambda: FileOutlet(tmp_path / "out", "json", ("name",))
+    def again(self, tmp_path: Path) -> Callable[[], Sink]:
+        return lambda: FileSink(tmp_path / "out", "json", ("name",))
 
     @pytest.fixture
     def sent(self, tmp_path: Path) -> Callable[[], Rows]:
@@ -77,10 +77,10 @@ class TestJsonPartitions(JsonOutletContract):
         )
 
 
-class TestJson(JsonOutletContract):
+class TestJson(JsonSinkContract):
     @pytest.fixture
-    def again(self, tmp_path: Path) -> Callable[[], Outlet]:
-        return lambda: FileOutlet(tmp_path / "out", "json")
+    def again(self, tmp_path: Path) -> Callable[[], Sink]:
+        return lambda: FileSink(tmp_path / "out", "json")
 
     @pytest.fixture
     def sent(self, tmp_path: Path) -> Callable[[], Rows]:
@@ -95,21 +95,21 @@ class TestJson(JsonOutletContract):
 
 
 def test_a_file_without_an_entry_does_not_count_and_is_written_again(tmp_path: Path) -> None:
-    outlet = FileOutlet(tmp_path, "parquet")
-    send(outlet, 1, {"ann": (1, 1.0)})
+    sink = FileSink(tmp_path, "parquet")
+    send(sink, 1, {"ann": (1, 1.0)})
     (tmp_path / "_manifest" / f"{1:020d}.json").unlink()  # as if the process had died before it
     (tmp_path / f"{1:020d}.parquet").write_bytes(b"half a file")
-    assert outlet.last() is None
+    assert sink.last() is None
     assert committed_files(tmp_path) == []
-    send(outlet, 1, {"ann": (1, 1.0)})
+    send(sink, 1, {"ann": (1, 1.0)})
     assert [pl.read_parquet(file)["n"].to_list() for file in committed_files(tmp_path)] == [[1]]
 
 
 def test_parquet_keeps_types_and_nan(tmp_path: Path) -> None:
-    outlet = FileOutlet(tmp_path, "parquet")
-    payload, refused = outlet.pack(parcel({"ann": (1, float("nan"))}, gone=("bob",)))
+    sink = FileSink(tmp_path, "parquet")
+    payload, refused = sink.pack(change_set({"ann": (1, float("nan"))}, gone=("bob",)))
     assert not refused
-    outlet.send(payload, 1, marked=True)
+    sink.send(payload, 1, marked=True)
     rows = pl.read_parquet(committed_files(tmp_path)[0]).rows()
     assert str(rows) == "[('ann', 1, nan, 1), ('bob', None, None, -1)]"
 
@@ -117,15 +117,15 @@ def test_parquet_keeps_types_and_nan(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_made_is_unavailable(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(SinkUnavailable, match="Not a directory"):
-        FileOutlet(tmp_path / "file" / "out", "parquet")
+        FileSink(tmp_path / "file" / "out", "parquet")
 
 
 def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="expected parquet or json"):
-        FileOutlet(tmp_path, "csv")
+        FileSink(tmp_path, "csv")
 
 
-def days() -> Parcel:
+def days() -> ChangeSet:
     """Rows of two days, with values that no folder can be called as they are, and some that came or went."""
     rows = pl.DataFrame(
         {
@@ -136,12 +136,12 @@ def days() -> Parcel:
             "_weight": [1, 1, -1, 2],
         }
     )
-    return Parcel(rows, pl.DataFrame())
+    return ChangeSet(rows, pl.DataFrame())
 
 
 def test_folders_say_the_partition_as_spark_does_and_one_entry_names_all_files(tmp_path: Path) -> None:
-    outlet = FileOutlet(tmp_path, "parquet", ("day", "minute", "ok"))
-    outlet.send(outlet.pack(days()).payload, 7, marked=True)
+    sink = FileSink(tmp_path, "parquet", ("day", "minute", "ok"))
+    sink.send(sink.pack(days()).payload, 7, marked=True)
     assert sorted(str(file.parent.relative_to(tmp_path)) for file in committed_files(tmp_path)) == [
         "day=2026-01-01/minute=08%3A15/ok=true",
         "day=2026-01-02/minute=__HIVE_DEFAULT_PARTITION__/ok=true",
@@ -157,30 +157,30 @@ def test_folders_say_the_partition_as_spark_does_and_one_entry_names_all_files(t
 
 @pytest.mark.parametrize("after", [1, 2])
 def test_a_batch_that_ends_between_its_files_does_not_count_and_is_written_again(tmp_path: Path, after: int) -> None:
-    outlet = FileOutlet(tmp_path, "json", ("minute",))  # of which null and the empty text are one
-    payload = outlet.pack(days()).payload
-    with suppress(RuntimeError), armed("outlet.files.written"):
-        outlet.send({name: payload[name] for name in list(payload)[-after:]}, 7, marked=True)
+    sink = FileSink(tmp_path, "json", ("minute",))  # of which null and the empty text are one
+    payload = sink.pack(days()).payload
+    with suppress(RuntimeError), armed("sink.files.written"):
+        sink.send({name: payload[name] for name in list(payload)[-after:]}, 7, marked=True)
     assert committed_files(tmp_path) == []
     assert list(tmp_path.glob("minute=*/*.json"))
-    assert FileOutlet(tmp_path, "json", ("minute",)).last() is None
-    outlet.send(payload, 7, marked=True)
-    outlet.send(payload, 7, marked=True)
+    assert FileSink(tmp_path, "json", ("minute",)).last() is None
+    sink.send(payload, 7, marked=True)
+    sink.send(payload, 7, marked=True)
     assert len(committed_files(tmp_path)) == len(payload) == 3
     assert sum(len(file.read_text().splitlines()) for file in committed_files(tmp_path)) == 4
 
 
 def test_a_value_that_no_folder_can_be_called_is_refused(tmp_path: Path) -> None:
-    outlet = FileOutlet(tmp_path, "parquet", ("name",))
-    payload, refused = outlet.pack(parcel({"a" * 250: (1, 1.0), "b" * 251: (2, 2.0), "ü" * 126: (3, 3.0)}))
+    sink = FileSink(tmp_path, "parquet", ("name",))
+    payload, refused = sink.pack(change_set({"a" * 250: (1, 1.0), "b" * 251: (2, 2.0), "ü" * 126: (3, 3.0)}))
     assert [(each.row[:7], each.why) for each in refused] == [
         ("name='b", "the name of a folder has at most 255 bytes"),
         ("name='ü", "the name of a folder has at most 255 bytes"),
     ]
-    assert not outlet.send(payload, 1, marked=True)
+    assert not sink.send(payload, 1, marked=True)
     assert len(committed_files(tmp_path)) == 1
     with pytest.raises(ConfigError, match="partition=total is of Float64"):
-        FileOutlet(tmp_path, "parquet", ("total",)).pack(parcel({"ann": (1, 1.0)}))
+        FileSink(tmp_path, "parquet", ("total",)).pack(change_set({"ann": (1, 1.0)}))
 
 
 @pytest.mark.parametrize(

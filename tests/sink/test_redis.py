@@ -15,10 +15,10 @@ import redis
 
 from millstream.errors import ConfigError, SinkError, SinkUnavailable
 from millstream.failpoint import armed
-from millstream.sink import Outlet, Parcel
-from millstream.sink.redis import RedisOutlet
+from millstream.sink import ChangeSet, Sink
+from millstream.sink.redis import RedisSink
 from millstream.testing import RedisServer
-from tests.contracts.sink import KEY, SCHEMA, JsonOutletContract, Rows, named, send
+from tests.contracts.sink import KEY, SCHEMA, JsonSinkContract, Rows, named, send
 
 
 @pytest.fixture(scope="module")
@@ -27,11 +27,11 @@ def server() -> Iterator[RedisServer]:
         yield started
 
 
-def open_outlet(server: RedisServer) -> Outlet:
-    return RedisOutlet(server.url, "totals", "millstream.shop.out", KEY)
+def open_sink(server: RedisServer) -> Sink:
+    return RedisSink(server.url, "totals", "millstream.shop.out", KEY)
 
 
-class TestRedis(JsonOutletContract):
+class TestRedis(JsonSinkContract):
     @pytest.fixture
     def client(self, server: RedisServer) -> Iterator[redis.Redis]:
         with redis.Redis.from_url(server.url) as client:
@@ -39,87 +39,87 @@ class TestRedis(JsonOutletContract):
             yield client
 
     @pytest.fixture
-    def again(self, server: RedisServer, client: redis.Redis) -> Callable[[], Outlet]:
-        return lambda: open_outlet(server)
+    def again(self, server: RedisServer, client: redis.Redis) -> Callable[[], Sink]:
+        return lambda: open_sink(server)
 
     @pytest.fixture
     def sent(self, client: redis.Redis) -> Callable[[], Rows]:
         return lambda: named([json.loads(row) for row in client.hgetall("millstream:{totals}").values()])
 
-    def test_a_key_of_another_kind_is_an_error_and_nothing_changes(self, outlet: Outlet, client: redis.Redis) -> None:
+    def test_a_key_of_another_kind_is_an_error_and_nothing_changes(self, sink: Sink, client: redis.Redis) -> None:
         client.set("millstream:{totals}", "mine")
         with pytest.raises(SinkError, match="WRONGTYPE"):
-            send(outlet, 1, {"ann": (1, 1.0)})
+            send(sink, 1, {"ann": (1, 1.0)})
         assert client.get("millstream:{totals}") == b"mine"
-        assert outlet.last() is None
+        assert sink.last() is None
 
     def test_many_rows_come_in_parts_and_a_repeat_goes_on_at_the_one_that_is_missing(
-        self, server: RedisServer, outlet: Outlet, client: redis.Redis, sent: Callable[[], Rows]
+        self, server: RedisServer, sink: Sink, client: redis.Redis, sent: Callable[[], Rows]
     ) -> None:
         old: Rows = {f"user {number}": (number, 0.5) for number in range(25_000)}
         new: Rows = {name: (n + 1, 0.5) for name, (n, _) in old.items()}
         gone = tuple(list(new)[:12_000])
         left = dict(list(new.items())[12_000:])
-        send(outlet, 1, old)
+        send(sink, 1, old)
         code = (
             "from tests.sink.test_redis import *\n"
-            f"with RedisOutlet({server.url!r}, 'totals', 'millstream.shop.out', KEY) as outlet:\n"
+            f"with RedisSink({server.url!r}, 'totals', 'millstream.shop.out', KEY) as sink:\n"
             "    left = {f'user {n}': (n + 1, 0.5) for n in range(12_000, 25_000)}\n"
-            "    send(outlet, 2, left, gone=tuple(f'user {n}' for n in range(12_000)))\n"
+            "    send(sink, 2, left, gone=tuple(f'user {n}' for n in range(12_000)))\n"
         )
-        killed = {**os.environ, "MILLSTREAM_FAILPOINT": "outlet.redis.part:kill@1"}
+        killed = {**os.environ, "MILLSTREAM_FAILPOINT": "sink.redis.part:kill@1"}
         assert subprocess.run([sys.executable, "-c", code], env=killed, timeout=120).returncode == -signal.SIGKILL
-        assert outlet.last() == 1  # all of the next is not there yet
+        assert sink.last() == 1  # all of the next is not there yet
         assert client.get("millstream:{totals}:millstream.shop.out:parts").split()[:2] == [b"2", b"1"]
         assert sum(row[0] == old[name][0] + 1 for name, row in sent().items()) == 10_000
         before = client.info("commandstats")["cmdstat_hset"]["calls"]
-        send(outlet, 2, left, gone)
+        send(sink, 2, left, gone)
         after = client.info("commandstats")["cmdstat_hset"]["calls"]
         assert after - before == 3  # 3,000 rows of 13,000, 1,000 a call
-        assert (sent(), outlet.last()) == (left, 2)
+        assert (sent(), sink.last()) == (left, 2)
         assert not client.exists("millstream:{totals}:millstream.shop.out:parts")
-        send(outlet, 1, old)
+        send(sink, 1, old)
         assert sent() == left
 
     def test_between_parts_a_zombie_changes_nothing_and_what_redis_lost_is_sent_again(
-        self, outlet: Outlet, again: Callable[[], Outlet], client: redis.Redis, sent: Callable[[], Rows]
+        self, sink: Sink, again: Callable[[], Sink], client: redis.Redis, sent: Callable[[], Rows]
     ) -> None:
         rows: Rows = {f"user {number}": (number, 0.5) for number in range(25_000)}
-        send(outlet, 1, {"ann": (1, 1.0)})
+        send(sink, 1, {"ann": (1, 1.0)})
         newer = (1 << 32) + 1
         with again() as other:
-            with armed("outlet.redis.part"), pytest.raises(RuntimeError):
+            with armed("sink.redis.part"), pytest.raises(RuntimeError):
                 send(other, newer, rows)
-            send(outlet, 2, {"user 1": (0, 0.0), "mal": (1, 1.0)})
+            send(sink, 2, {"user 1": (0, 0.0), "mal": (1, 1.0)})
             assert "mal" not in sent()
-            assert outlet.last() == 1
-            assert not outlet.seal(1 << 33, after=1)  # something came since
+            assert sink.last() == 1
+            assert not sink.seal(1 << 33, after=1)  # something came since
             client.set("millstream:{totals}:millstream.shop.out:parts", f"{newer} 2 of-another-batch")
             send(other, newer, rows)
         assert sent() == {"ann": (1, 1.0), **rows}
 
-    def test_a_part_has_at_least_a_row_and_not_more_bytes_than_it_may(self, outlet: Outlet) -> None:
+    def test_a_part_has_at_least_a_row_and_not_more_bytes_than_it_may(self, sink: Sink) -> None:
         rows = [{"name": "x" * size, "n": 1, "total": 1.0} for size in (3_000_000, 3_000_000, 9_000_000, 10, 10)]
         frame = pl.DataFrame(rows, schema=SCHEMA)
-        payload, _ = outlet.pack(Parcel(frame, frame[:1].select("name")))
+        payload, _ = sink.pack(ChangeSet(frame, frame[:1].select("name")))
         assert [(len(part.pairs) // 2, len(part.gone)) for part in payload] == [(1, 0), (1, 0), (1, 0), (2, 1)]
 
 
 def test_a_server_that_was_away_gets_the_batch_once() -> None:
-    with RedisServer() as server, open_outlet(server) as outlet:
-        send(outlet, 1, {"ann": (1, 1.0)})
+    with RedisServer() as server, open_sink(server) as sink:
+        send(sink, 1, {"ann": (1, 1.0)})
         server.kill()
         with pytest.raises(SinkUnavailable, match="Redis at"):
-            send(outlet, 2, {"ann": (2, 2.0)})
+            send(sink, 2, {"ann": (2, 2.0)})
         server.start()
-        assert outlet.last() == 1  # on the disk before it was acknowledged
-        send(outlet, 2, {"ann": (2, 2.0)})
-        assert outlet.last() == 2
+        assert sink.last() == 1  # on the disk before it was acknowledged
+        send(sink, 2, {"ann": (2, 2.0)})
+        assert sink.last() == 2
 
 
 def test_a_view_without_a_key_is_refused() -> None:
     with pytest.raises(ConfigError, match="no key"):
-        RedisOutlet("redis://127.0.0.1:1/0", "v", "p", ())
+        RedisSink("redis://127.0.0.1:1/0", "v", "p", ())
 
 
 def test_a_password_is_taken_from_where_the_address_says(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,8 +127,8 @@ def test_a_password_is_taken_from_where_the_address_says(monkeypatch: pytest.Mon
     with RedisServer() as server, redis.Redis.from_url(server.url) as client:
         client.config_set("requirepass", "p@ss/w?rd#1")
         url = server.url.replace("redis://", "redis://:${env:REDIS_PASSWORD}@")
-        with RedisOutlet(url, "totals", "millstream.shop.out", KEY) as outlet:
-            send(outlet, 1, {"ann": (1, 1.0)})
-            assert outlet.last() == 1
-        with open_outlet(server) as other, pytest.raises(SinkUnavailable, match="authenticate"):
+        with RedisSink(url, "totals", "millstream.shop.out", KEY) as sink:
+            send(sink, 1, {"ann": (1, 1.0)})
+            assert sink.last() == 1
+        with open_sink(server) as other, pytest.raises(SinkUnavailable, match="authenticate"):
             other.last()

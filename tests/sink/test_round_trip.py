@@ -18,8 +18,8 @@ from millstream import Event, Pipeline
 from millstream.errors import NeedsSpark
 from millstream.log import open_log
 from millstream.runtime.run import run
-from millstream.sink import Parcel
-from millstream.sink.topic import TopicOutlet
+from millstream.sink import ChangeSet
+from millstream.sink.topic import TopicSink
 from millstream.testing import KafkaBroker, Trial
 from tests.contracts.log import name
 
@@ -63,12 +63,12 @@ def pipeline(
     return made
 
 
-def parcels(kinds: tuple[pl.DataType, ...], keys: list[tuple[Any, ...]], gone: list[bool]) -> list[Parcel]:
+def change_sets(kinds: tuple[pl.DataType, ...], keys: list[tuple[Any, ...]], gone: list[bool]) -> list[ChangeSet]:
     """All keys with a number each, then some of them gone."""
     schema = {f"k{at}": kind for at, kind in enumerate(kinds)}
     rows = pl.DataFrame([(*key, at) for at, key in enumerate(keys)], schema=schema | {"n": pl.Int64()}, orient="row")
     left = rows.select(list(schema)).filter(pl.Series(gone, dtype=pl.Boolean))
-    return [Parcel(rows, left.clear()), Parcel(rows.clear(), left)]
+    return [ChangeSet(rows, left.clear()), ChangeSet(rows.clear(), left)]
 
 
 def left_of(keys: list[tuple[Any, ...]], gone: list[bool]) -> list[tuple[Any, ...]]:
@@ -82,24 +82,24 @@ def test_rows_that_went_are_gone_from_the_table(data: st.DataObject, tmp_path: P
     keys = data.draw(st.lists(st.tuples(*(KEYS[kind][1] for kind in kinds)), min_size=1, max_size=6, unique=True))
     gone = data.draw(st.lists(st.booleans(), min_size=len(keys), max_size=len(keys)))
     with (
-        TopicOutlet(
+        TopicSink(
             open_log(f"sqlite:{tmp_path / 'sent.db'}"), "t", "p", tuple(f"k{at}" for at in range(len(kinds)))
-        ) as outlet,
+        ) as sink,
         Trial(pipeline("reader", {"t": kinds})) as trial,
     ):
-        for parcel in parcels(tuple(KEYS[kind][0] for kind in kinds), keys, gone):
-            trial.feed("t", outlet.pack(parcel).payload)
+        for change_set in change_sets(tuple(KEYS[kind][0] for kind in kinds), keys, gone):
+            trial.feed("t", sink.pack(change_set).payload)
         assert trial.counts("t")["malformed"] == 0
         assert sorted(tuple(row.values()) for row in trial.rows("of_t")) == sorted(left_of(keys, gone))
 
 
 def test_a_group_without_a_key_is_no_row_of_a_table_and_is_counted(tmp_path: Path) -> None:
     with (
-        TopicOutlet(open_log(f"sqlite:{tmp_path / 'sent.db'}"), "t", "p", ("k0",)) as outlet,
+        TopicSink(open_log(f"sqlite:{tmp_path / 'sent.db'}"), "t", "p", ("k0",)) as sink,
         Trial(pipeline("reader", {"t": ("string",)})) as trial,
     ):
-        for parcel in parcels((pl.String(),), [(None,), ("x",)], [True, False]):
-            trial.feed("t", outlet.pack(parcel).payload)
+        for change_set in change_sets((pl.String(),), [(None,), ("x",)], [True, False]):
+            trial.feed("t", sink.pack(change_set).payload)
         assert trial.rows("of_t") == [{"k0": "x", "n": 1}]
         assert [row["detail"] for row in trial.rejected("t")] == ["no value in column k0"] * 2
 
@@ -165,10 +165,12 @@ def test_on_spark_rows_of_every_type_of_key_come_and_go(spark: SparkSession, url
     for topic, kinds in topics.items():
         keys = cases[kinds]
         gone = [at % 2 == 0 for at in range(len(keys))]
-        with TopicOutlet(open_log(url), topic, "p", tuple(f"k{at}" for at in range(len(kinds)))) as outlet:
-            for number, parcel in enumerate(parcels(tuple(some[kind][0] for kind in kinds), keys, gone)):
-                outlet.send(outlet.pack(parcel).payload, number, marked=True)
-            lefts[topic] = parcels(tuple(some[kind][0] for kind in kinds), keys, gone)[0].rows.filter(~pl.Series(gone))
+        with TopicSink(open_log(url), topic, "p", tuple(f"k{at}" for at in range(len(kinds)))) as sink:
+            for number, change_set in enumerate(change_sets(tuple(some[kind][0] for kind in kinds), keys, gone)):
+                sink.send(sink.pack(change_set).payload, number, marked=True)
+            lefts[topic] = change_sets(tuple(some[kind][0] for kind in kinds), keys, gone)[0].rows.filter(
+                ~pl.Series(gone)
+            )
     made = pipeline("reader", topics | {foreign: ("string",)}, url, tmp_path)
     run(made, spark=spark, once=True)
     for topic, left in lefts.items():

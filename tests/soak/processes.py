@@ -13,8 +13,8 @@ from tests.soak.runner import Wrong, wait
 from tests.soak.world import World
 
 PLACES = [
-    "run.before_delivery", "sink.before_write", "sink.in_transaction", "sink.before_commit", "sink.after_commit",
-    "run.after_delivery", "outlet.before_send", "outlet.after_send",
+    "run.before_delivery", "store.before_write", "store.in_transaction", "store.before_commit", "store.after_commit",
+    "run.after_delivery", "sink.before_send", "sink.after_send",
 ]  # fmt: skip
 """Where a driver is killed."""
 

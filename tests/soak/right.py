@@ -11,7 +11,7 @@ import redis
 
 from millstream.log import open_log
 from millstream.pipeline import Pipeline
-from millstream.store import open_store
+from millstream.store import open_reader
 from tests.runtime.random_shop import Shop, expected, rows_of, stored
 from tests.soak.runner import Wrong
 
@@ -28,7 +28,7 @@ def compare(shop: Shop, pipeline: Pipeline, cache: str | None) -> str:
         if found.get(name, Counter()) != wanted:
             missing, extra = wanted - found.get(name, Counter()), found.get(name, Counter()) - wanted
             raise Wrong(f"view {name}: missing {_some(missing)}; not expected {_some(extra)}")
-    with open_store(pipeline.to) as store:
+    with open_reader(pipeline.to) as store:
         counted = store.admission("shop").to_pylist()
     for row in counted:
         fate = fates.get((row["topic"], row["partition"]), Counter())

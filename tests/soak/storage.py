@@ -48,17 +48,17 @@ def put_back_an_older_checkpoint(world: World) -> str:
     """A copy of the checkpoint from before is put in its place: refused; with the right one it goes on."""
     world.running()
     world.stop()
-    old, new = world.folder / "old", world.folder / "new"
-    shutil.copytree(world.checkpoint, old)
+    newest, old, new = world.checkpoint, world.folder / "old", world.folder / "new"
+    shutil.copytree(newest, old)
     for _ in range(2):
         world.running()
     world.stop()
-    shutil.move(world.checkpoint, new)
-    shutil.move(old, world.checkpoint)
+    shutil.move(newest, new)
+    shutil.move(old, newest)
     world.feed()
     world.once().failed("older")
-    shutil.rmtree(world.checkpoint)
-    shutil.move(new, world.checkpoint)
+    shutil.rmtree(newest)
+    shutil.move(new, newest)
     return "an older checkpoint was put in the place of the newest"
 
 

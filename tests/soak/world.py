@@ -20,6 +20,8 @@ from typing import Self
 
 from millstream.log import Log, open_log
 from millstream.pipeline import Pipeline
+from millstream.runtime.checkpoint import folder_for
+from millstream.store import open_writer
 from millstream.testing import KafkaBroker, PostgresServer, RedisServer
 from tests.runtime.random_shop import Shop, Supply
 from tests.runtime.shop_file import load
@@ -111,8 +113,10 @@ class World:
 
     @property
     def checkpoint(self) -> Path:
-        """The folder of its checkpoint."""
-        return self.disk / "shop.check"
+        """The folder of its checkpoint, of whatever version its views are."""
+        pipeline = self.pipeline
+        with open_writer(pipeline.to) as writer:
+            return folder_for(self.disk / "shop.check", writer.last(pipeline.name))
 
     @property
     def pipeline(self) -> Pipeline:

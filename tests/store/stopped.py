@@ -12,9 +12,9 @@ from tests.waiting import until
 
 ASK = """
 import signal, sys
-from millstream.store import open_store
+from millstream.store import open_reader
 signal.signal(signal.SIGTERM, signal.default_int_handler)  # as the command does
-with open_store(sys.argv[1]) as store:
+with open_reader(sys.argv[1]) as store:
     store.views()
     print("ready", flush=True)
     store.query(sys.argv[2])

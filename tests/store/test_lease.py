@@ -15,9 +15,9 @@ import pytest
 
 from millstream.errors import AlreadyRunning, TakenOver, ViewStoreUnavailable
 from millstream.store.lease import TTL, Keeper, now, refuse_if_live, this_process
-from millstream.store.sqlite.reader import SqliteStore
-from millstream.store.sqlite.writer import SqliteSink
-from tests.contracts.store import BAG, Writer
+from millstream.store.sqlite.reader import SqliteReader
+from millstream.store.sqlite.writer import SqliteWriter
+from tests.contracts.store import BAG, Batches
 from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
@@ -43,59 +43,59 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def sink(path: Path, clock: Clock) -> Iterator[SqliteSink]:
-    with SqliteSink(path, clock=clock) as opened:
+def writer(path: Path, clock: Clock) -> Iterator[SqliteWriter]:
+    with SqliteWriter(path, clock=clock) as opened:
         yield opened
 
 
 @pytest.fixture
-def other(path: Path, clock: Clock) -> Iterator[SqliteSink]:
-    with SqliteSink(path, clock=clock) as opened:
+def other(path: Path, clock: Clock) -> Iterator[SqliteWriter]:
+    with SqliteWriter(path, clock=clock) as opened:
         yield opened
 
 
-def test_a_lease_runs_out_when_it_is_not_renewed(sink: SqliteSink, other: SqliteSink, clock: Clock) -> None:
-    sink.claim("p")
+def test_a_lease_runs_out_when_it_is_not_renewed(writer: SqliteWriter, other: SqliteWriter, clock: Clock) -> None:
+    writer.claim("p")
     clock.time += TTL - 1
     with pytest.raises(AlreadyRunning):
         other.claim("p")
     clock.time += 1
     assert other.claim("p") == 2
     with pytest.raises(TakenOver):
-        sink.renew()
+        writer.renew()
 
 
-def test_a_renewed_lease_lives_on(sink: SqliteSink, other: SqliteSink, clock: Clock) -> None:
-    sink.claim("p")
+def test_a_renewed_lease_lives_on(writer: SqliteWriter, other: SqliteWriter, clock: Clock) -> None:
+    writer.claim("p")
     for _ in range(5):
         clock.time += 10 * SECOND
-        sink.renew()
+        writer.renew()
     with pytest.raises(AlreadyRunning):
         other.claim("p")
 
 
 def test_a_lease_that_ran_out_but_was_not_taken_can_be_renewed(
-    sink: SqliteSink, other: SqliteSink, clock: Clock
+    writer: SqliteWriter, other: SqliteWriter, clock: Clock
 ) -> None:
-    sink.claim("p")
+    writer.claim("p")
     clock.time += 10 * TTL
-    sink.renew()
+    writer.renew()
     with pytest.raises(AlreadyRunning):
         other.claim("p")
 
 
-def test_a_commit_renews_the_lease(sink: SqliteSink, other: SqliteSink, clock: Clock) -> None:
-    writer = Writer(sink)
+def test_a_commit_renews_the_lease(writer: SqliteWriter, other: SqliteWriter, clock: Clock) -> None:
+    batches = Batches(writer)
     clock.time += 2 * TTL
-    writer.commit(BAG, ("home", 1.0, 1))
+    batches.commit(BAG, ("home", 1.0, 1))
     with pytest.raises(AlreadyRunning):
         other.claim("shop")
 
 
 def test_after_the_clock_was_set_back_a_lease_holds_only_where_its_process_is_seen(
-    sink: SqliteSink, other: SqliteSink, clock: Clock
+    writer: SqliteWriter, other: SqliteWriter, clock: Clock
 ) -> None:
-    sink.claim("p")
+    writer.claim("p")
     clock.time -= 3600 * SECOND
     with pytest.raises(AlreadyRunning):
         other.claim("p")
@@ -105,16 +105,16 @@ def test_after_the_clock_was_set_back_a_lease_holds_only_where_its_process_is_se
         refuse_if_live("p", before, "then", clock.time + TTL, clock.time)
 
 
-def test_a_released_pipeline_can_be_claimed_at_once(sink: SqliteSink, other: SqliteSink) -> None:
-    sink.claim("p")
-    sink.release()
+def test_a_released_pipeline_can_be_claimed_at_once(writer: SqliteWriter, other: SqliteWriter) -> None:
+    writer.claim("p")
+    writer.release()
     assert other.claim("p") == 2
 
 
 HOLD = """
 import sys, time
-from millstream.store.sqlite.writer import SqliteSink
-SqliteSink(sys.argv[1]).claim("p")
+from millstream.store.sqlite.writer import SqliteWriter
+SqliteWriter(sys.argv[1]).claim("p")
 print("claimed", flush=True)
 time.sleep(300)
 """
@@ -139,31 +139,31 @@ def state(pid: int) -> str:
 def test_after_kill_9_the_pipeline_can_be_claimed_at_once(
     path: Path, holder: subprocess.Popen[bytes], reaped: bool
 ) -> None:
-    with SqliteSink(path) as sink:
+    with SqliteWriter(path) as writer:
         with pytest.raises(AlreadyRunning, match=f"process {holder.pid}, since 20"):
-            sink.claim("p")
+            writer.claim("p")
         holder.kill()
         if reaped:
             holder.wait(30)
         else:
             until(lambda: state(holder.pid) == "Z")
-        assert sink.claim("p") == 2
+        assert writer.claim("p") == 2
 
 
 def test_a_stopped_process_keeps_its_lease_until_it_runs_out(path: Path, holder: subprocess.Popen[bytes]) -> None:
     os.kill(holder.pid, signal.SIGSTOP)
     until(lambda: state(holder.pid) == "T")
     clock = Clock()
-    with SqliteSink(path, clock=clock) as sink:
+    with SqliteWriter(path, clock=clock) as writer:
         with pytest.raises(AlreadyRunning):
-            sink.claim("p")
+            writer.claim("p")
         clock.time += TTL + SECOND
-        assert sink.claim("p") == 2
+        assert writer.claim("p") == 2
 
 
 def test_takeover_claims_from_a_living_process(path: Path, holder: subprocess.Popen[bytes]) -> None:
-    with SqliteSink(path) as sink:
-        assert sink.claim("p", takeover=True) == 2
+    with SqliteWriter(path) as writer:
+        assert writer.claim("p", takeover=True) == 2
 
 
 def test_a_process_is_recognised_by_its_number_and_its_start() -> None:
@@ -206,22 +206,22 @@ def test_a_process_of_another_user_exists(monkeypatch: pytest.MonkeyPatch) -> No
 # the keeper
 
 
-def test_the_keeper_renews_until_the_block_ends(sink: SqliteSink, path: Path, clock: Clock) -> None:
-    sink.claim("p")
+def test_the_keeper_renews_until_the_block_ends(writer: SqliteWriter, path: Path, clock: Clock) -> None:
+    writer.claim("p")
     expires = "SELECT expires FROM millstream_lease"
-    with SqliteStore(path) as store:
+    with SqliteReader(path) as store:
         first = store.query(expires).rows
-        with Keeper(sink.renew, every=0.01) as keeper:
+        with Keeper(writer.renew, every=0.01) as keeper:
             clock.time += SECOND
             until(lambda: store.query(expires).rows > first)
         assert keeper.error is None
     assert not [thread for thread in threading.enumerate() if thread.name == "millstream-lease"]
 
 
-def test_the_keeper_tells_once_that_the_lease_is_lost(sink: SqliteSink, other: SqliteSink) -> None:
+def test_the_keeper_tells_once_that_the_lease_is_lost(writer: SqliteWriter, other: SqliteWriter) -> None:
     lost: list[TakenOver] = []
-    sink.claim("p")
-    with Keeper(sink.renew, every=0.01, lost=lost.append) as keeper:
+    writer.claim("p")
+    with Keeper(writer.renew, every=0.01, lost=lost.append) as keeper:
         other.claim("p", takeover=True)
         until(lambda: lost)
     assert len(lost) == 1

@@ -1,4 +1,4 @@
-"""The sink against a dictionary: whatever batches come, and whichever come twice, they agree."""
+"""The store against a dictionary: whatever batches come, and whichever come twice, they agree."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream.address import PostgresAddress, parse_address
-from millstream.store import judge_at, open_sink, open_store
-from millstream.store.contract import Batch, Sink, Store, Target
-from millstream.store.postgres.reader import PostgresStore
-from millstream.store.postgres.writer import PostgresSink
+from millstream.store import judge_at, open_reader, open_writer
+from millstream.store.contract import Batch, StoreReader, StoreWriter, Target
+from millstream.store.postgres.reader import PostgresReader
+from millstream.store.postgres.writer import PostgresWriter
 from millstream.store.rejects import Judge
-from millstream.store.sqlite.reader import SqliteStore
-from millstream.store.sqlite.writer import SqliteSink
+from millstream.store.sqlite.reader import SqliteReader
+from millstream.store.sqlite.writer import SqliteWriter
 from millstream.testing import PostgresServer
 from tests.contracts.store import accept, changes, counts
 
@@ -53,7 +53,7 @@ def all_canonical(row: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(map(canonical, row))
 
 
-def stored(store: Store, view: str) -> list[tuple[Any, ...]]:
+def stored(store: StoreReader, view: str) -> list[tuple[Any, ...]]:
     return [all_canonical(tuple(row.values())) for row in store.table(view).to_pylist()]
 
 
@@ -86,10 +86,10 @@ def keyed_batch(draw: Any, model: dict[Key, Row], steps: Any = steps) -> list[tu
 def test_batches_against_a_dictionary_and_any_replay_changes_nothing(data: st.DataObject) -> None:
     with (
         tempfile.TemporaryDirectory() as folder,
-        SqliteSink(Path(folder, "views.db"), keep=3) as sink,
-        SqliteStore(Path(folder, "views.db")) as store,
+        SqliteWriter(Path(folder, "views.db"), keep=3) as writer,
+        SqliteReader(Path(folder, "views.db")) as store,
     ):
-        check(data, sink, store)
+        check(data, writer, store)
 
 
 @given(data=st.data())
@@ -97,10 +97,10 @@ def test_batches_against_a_dictionary_and_any_replay_changes_nothing(data: st.Da
 def test_the_same_in_postgresql(postgres: PostgresServer, data: st.DataObject) -> None:
     address = parse_address(f"{postgres.address}?schema=model")
     assert isinstance(address, PostgresAddress)
-    with PostgresSink(address, keep=3) as sink, PostgresStore(address) as store:
-        sink.claim("p", takeover=True)
-        sink.forget("p")  # what the example before has left
-        check(data, sink, store)
+    with PostgresWriter(address, keep=3) as writer, PostgresReader(address) as store:
+        writer.claim("p", takeover=True)
+        writer.forget("p")  # what the example before has left
+        check(data, writer, store)
 
 
 @given(data=st.data())
@@ -108,20 +108,20 @@ def test_the_same_in_postgresql(postgres: PostgresServer, data: st.DataObject) -
 def test_a_view_holds_the_rows_that_are_not_refused_whatever_batches_they_come_in(data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder:
         address = f"sqlite:{folder}/views.db"
-        with open_sink(address) as sink, open_store(address) as store:
-            check_refusing(data, sink, store, judge_at(address), lambda _row, _target: False)
+        with open_writer(address) as writer, open_reader(address) as store:
+            check_refusing(data, writer, store, judge_at(address), lambda _row, _target: False)
 
 
 @given(data=st.data())
 @settings(max_examples=60, deadline=None)
 def test_the_same_in_postgresql_which_refuses_some(postgres: PostgresServer, data: st.DataObject) -> None:
     address = f"{postgres.address}?schema=refusing"
-    with open_sink(address) as sink, open_store(address) as store:
-        sink.claim("p", takeover=True)
-        sink.forget("p")
+    with open_writer(address) as writer, open_reader(address) as store:
+        writer.claim("p", takeover=True)
+        writer.forget("p")
         check_refusing(
             data,
-            sink,
+            writer,
             store,
             judge_at(address),
             lambda row, target: (
@@ -131,13 +131,17 @@ def test_the_same_in_postgresql_which_refuses_some(postgres: PostgresServer, dat
 
 
 def check_refusing(
-    data: st.DataObject, sink: Sink, store: Store, judge: Judge | None, refused: Callable[[Row, Target], bool]
+    data: st.DataObject,
+    writer: StoreWriter,
+    store: StoreReader,
+    judge: Judge | None,
+    refused: Callable[[Row, Target], bool],
 ) -> None:
     """Draw batches with rows that may be refused; what is stored is the model less those."""
     model: dict[Key, Row] = {}
     bag: Counter[tuple[Any, ...]] = Counter()
-    fence = sink.claim("p")
-    sink.prepare("p", "f", [ODD, ODD_BAG])
+    fence = writer.claim("p")
+    writer.prepare("p", "f", [ODD, ODD_BAG])
     for number in range(data.draw(st.integers(1, 5))):
         before = dict(model)
         keyed = data.draw(keyed_batch(model, odd_steps))
@@ -152,7 +156,7 @@ def check_refusing(
         bag -= Counter(gone)
         kept, letters = accept(ODD, changes(ODD, *keyed), judge)
         rest, more = accept(ODD_BAG, changes(ODD_BAG, *weighted), judge)
-        assert sink.commit(Batch("c", number, fence, {"t": {0: number + 1}}, {"keyed": kept, "bag": rest}))
+        assert writer.commit(Batch("c", number, fence, {"t": {0: number + 1}}, {"keyed": kept, "bag": rest}))
         assert Counter(stored(store, "keyed")) == Counter(
             all_canonical(row) for row in model.values() if not refused(row, ODD)
         )
@@ -162,12 +166,12 @@ def check_refusing(
         assert len(more) == sum(n > 0 and refused(row, ODD_BAG) for row, n in net.items())
 
 
-def check(data: st.DataObject, sink: Sink, store: Store) -> None:
+def check(data: st.DataObject, writer: StoreWriter, store: StoreReader) -> None:
     """Draw batches, commit them, some of them twice, and compare after each."""
     model: dict[Key, Row] = {}
     bag: Counter[tuple[Any, ...]] = Counter()
-    fence = sink.claim("p")
-    sink.prepare("p", "f", [KEYED, BAG])
+    fence = writer.claim("p")
+    writer.prepare("p", "f", [KEYED, BAG])
     for number in range(data.draw(st.integers(1, 6))):
         keyed = data.draw(keyed_batch(model))
         wanted = data.draw(st.lists(rows, max_size=5))
@@ -186,9 +190,9 @@ def check(data: st.DataObject, sink: Sink, store: Store) -> None:
             {"keyed": changes(KEYED, *keyed), "bag": changes(BAG, *data.draw(st.permutations(weighted)))},
             counts=counts(("t", 0, 1, 1, 0, 0, 0, 0, 0, 0, None)),
         )
-        assert sink.commit(batch)
+        assert writer.commit(batch)
         for _ in range(data.draw(st.integers(0, 2))):
-            assert not sink.commit(batch)
+            assert not writer.commit(batch)
         assert Counter(stored(store, "keyed")) == Counter(all_canonical(row) for row in model.values())
         assert Counter(stored(store, "bag")) == bag
         assert store.admission().to_pylist()[0]["records"] == number + 1

@@ -25,11 +25,11 @@ from millstream.config import Settings
 from millstream.doctor import Check, checks
 from millstream.errors import ConfigError, MillstreamError, PipelineError, ViewError, ViewStoreUnavailable
 from millstream.pipeline import Pipeline
-from millstream.store import judge_at, open_sink, open_store
-from millstream.store.contract import TIME, Batch, Sink, Store, Target
-from millstream.store.postgres.reader import PostgresStore
+from millstream.store import judge_at, open_reader, open_writer
+from millstream.store.contract import TIME, Batch, StoreReader, StoreWriter, Target
+from millstream.store.postgres.reader import PostgresReader
 from millstream.store.postgres.server import FORMAT
-from millstream.store.postgres.writer import PostgresSink
+from millstream.store.postgres.writer import PostgresWriter
 from millstream.store.rejects import Judge
 from millstream.testing import PostgresServer
 from tests.contracts.store import (
@@ -38,8 +38,8 @@ from tests.contracts.store import (
     NOON,
     PAIRS,
     TOTALS,
-    SinkContract,
-    Writer,
+    Batches,
+    StoreContract,
     changes,
     counts,
     flood_of_letters,
@@ -67,24 +67,24 @@ def address(database: str) -> str:
 
 
 @pytest.fixture
-def sink(address: str) -> Iterator[Sink]:
-    with open_sink(address) as opened:
+def writer(address: str) -> Iterator[StoreWriter]:
+    with open_writer(address) as opened:
         yield opened
 
 
 @pytest.fixture
-def again(address: str) -> Callable[[], Sink]:
-    return lambda: open_sink(address)
+def again(address: str) -> Callable[[], StoreWriter]:
+    return lambda: open_writer(address)
 
 
 @pytest.fixture
-def again_store(address: str) -> Callable[[], Store]:
-    return lambda: open_store(address)
+def again_store(address: str) -> Callable[[], StoreReader]:
+    return lambda: open_reader(address)
 
 
 @pytest.fixture
-def store(sink: Sink, address: str) -> Iterator[Store]:
-    with open_store(address) as opened:
+def store(writer: StoreWriter, address: str) -> Iterator[StoreReader]:
+    with open_reader(address) as opened:
         yield opened
 
 
@@ -103,7 +103,7 @@ def refusable() -> set[str]:
     }  # fmt: skip
 
 
-class TestPostgres(SinkContract, VersionContract):
+class TestPostgres(StoreContract, VersionContract):
     """Every promise of the contract."""
 
 
@@ -167,8 +167,8 @@ def test_a_password_in_an_address_is_refused_and_not_shown(address: str) -> None
     shop = Pipeline("shop")
     clicks = shop.stream("clicks", "page string")
     for define in (
-        lambda: open_sink(address),
-        lambda: open_store(address),
+        lambda: open_writer(address),
+        lambda: open_reader(address),
         lambda: Pipeline("shop", to=address),
         lambda: shop.view("pages", clicks, to=address),
     ):
@@ -189,22 +189,22 @@ def test_a_password_is_never_printed(postgres: PostgresServer, monkeypatch: pyte
     address = f"postgresql://locked:${{env:SHOP_PASSWORD}}@127.0.0.1:{postgres.port}/postgres"
     monkeypatch.setenv("SHOP_PASSWORD", SECRET)
     seen: list[str] = []
-    with open_sink(f"{address}?schema=locked") as sink:
-        Writer(sink).commit(BAG, ("home", 1.0, 1))
-        seen += [repr(vars(sink)), repr(sink.entries("shop"))]
+    with open_writer(f"{address}?schema=locked") as writer:
+        Batches(writer).commit(BAG, ("home", 1.0, 1))
+        seen += [repr(vars(writer)), repr(writer.entries("shop"))]
     seen += map(repr, ask(f"{postgres.address}?schema=locked", "SELECT * FROM millstream_lease"))
     wrong: list[MillstreamError] = []
     with pytest.raises(ViewError, match="permission denied") as denied:  # no right to make this schema
-        open_sink(f"{address}?schema=elsewhere")
+        open_writer(f"{address}?schema=elsewhere")
     wrong.append(denied.value)
     monkeypatch.setenv("SHOP_PASSWORD", SECRET + "x")
     with pytest.raises(ViewError, match="password authentication failed") as failed:
-        open_sink(f"{address}?schema=locked")
+        open_writer(f"{address}?schema=locked")
     assert not isinstance(failed.value, ViewStoreUnavailable)  # it is there, and would say so again
     wrong.append(failed.value)
     monkeypatch.delenv("SHOP_PASSWORD")
     with pytest.raises(ConfigError, match="no such environment variable") as missing:
-        open_sink(f"{address}?schema=locked")
+        open_writer(f"{address}?schema=locked")
     wrong.append(missing.value)
     seen += ["".join(traceback.format_exception(error)) for error in wrong]
     assert [text for text in seen if SECRET in text] == []
@@ -212,31 +212,31 @@ def test_a_password_is_never_printed(postgres: PostgresServer, monkeypatch: pyte
 
 def test_an_option_that_libpq_does_not_know_is_an_error(postgres: PostgresServer) -> None:
     with pytest.raises(ConfigError, match="colour"):
-        open_sink(f"{postgres.address}?colour=blue")
+        open_writer(f"{postgres.address}?colour=blue")
 
 
 def test_a_schema_is_not_made_by_reading(address: str) -> None:
     with pytest.raises(ViewStoreUnavailable, match="no views at postgresql://") as caught:
-        open_store(address)
+        open_reader(address)
     assert "millstream run FILE" in caught.value.hint
-    open_store(address, create=True).close()
-    with open_store(address) as store:
+    open_reader(address, create=True).close()
+    with open_reader(address) as store:
         assert store.views() == []
 
 
 def test_a_database_that_is_not_there_and_one_in_another_encoding_are_named(postgres: PostgresServer) -> None:
     with pytest.raises(ViewError, match='"nowhere" does not exist') as refused:
-        open_sink(postgres.address.replace("/postgres", "/nowhere"))
+        open_writer(postgres.address.replace("/postgres", "/nowhere"))
     assert "CREATE DATABASE" in refused.value.hint
     with psycopg.connect(postgres.address, autocommit=True) as db:
         db.execute("CREATE DATABASE old ENCODING 'LATIN1' TEMPLATE template0 LOCALE 'C'")
     with pytest.raises(ViewError, match="the encoding LATIN1, expected UTF8"):
-        open_sink(postgres.address.replace("/postgres", "/old"))
+        open_writer(postgres.address.replace("/postgres", "/old"))
 
 
-def test_views_of_a_later_version_are_refused_and_left_alone(sink: Sink, address: str) -> None:
+def test_views_of_a_later_version_are_refused_and_left_alone(writer: StoreWriter, address: str) -> None:
     ask(address, f"UPDATE millstream_format SET version = {FORMAT + 1}")
-    for way in (open_sink, open_store):
+    for way in (open_writer, open_reader):
         with pytest.raises(ViewError, match=f"format {FORMAT + 1}, this version reads up to {FORMAT}"):
             way(address)
 
@@ -246,7 +246,7 @@ def test_many_who_open_a_new_schema_at_once_make_it_once(address: str) -> None:
 
     def work() -> None:
         try:
-            open_sink(address).close()
+            open_writer(address).close()
         except BaseException as error:
             problems.append(error)
 
@@ -261,14 +261,14 @@ def test_many_who_open_a_new_schema_at_once_make_it_once(address: str) -> None:
 # names
 
 
-def test_two_views_that_begin_alike_are_kept_apart(sink: Sink, store: Store) -> None:
+def test_two_views_that_begin_alike_are_kept_apart(writer: StoreWriter, store: StoreReader) -> None:
     targets = [Target("v" * 60 + end, BAG.schema, key) for key in ((), ("page",)) for end in ("a", "b", "ab")]
     targets = [Target(f"{target.name}{'k' * bool(target.key)}", target.schema, target.key) for target in targets]
-    fence = sink.claim("p")
-    sink.prepare("p", "f", targets)
+    fence = writer.claim("p")
+    writer.prepare("p", "f", targets)
     for number in range(2):
         each = {t.name: changes(t, (f"{t.name}-{number}", 1.0, 1)) for t in targets}
-        assert sink.commit(Batch("c", number, fence, changes=each))
+        assert writer.commit(Batch("c", number, fence, changes=each))
     for target in targets:
         assert rows(store, target.name) == [(f"{target.name}-0", 1.0), (f"{target.name}-1", 1.0)]
 
@@ -280,24 +280,26 @@ def test_two_views_that_begin_alike_are_kept_apart(sink: Sink, store: Store) -> 
         Target("v", pa.schema([("xmin", pa.int64())])), Target("v", pa.schema([("", pa.int64())])),
     ],
 )  # fmt: skip
-def test_a_name_that_postgresql_would_cut_or_refuse_is_refused_first(sink: Sink, store: Store, target: Target) -> None:
-    sink.claim("p")
+def test_a_name_that_postgresql_would_cut_or_refuse_is_refused_first(
+    writer: StoreWriter, store: StoreReader, target: Target
+) -> None:
+    writer.claim("p")
     with pytest.raises(ViewError, match="has no place for the"):
-        sink.prepare("p", "f", [BAG, target])
+        writer.prepare("p", "f", [BAG, target])
     assert store.views() == []
 
 
-def test_a_table_of_someone_else_is_not_taken_for_a_view(sink: Sink, address: str) -> None:
+def test_a_table_of_someone_else_is_not_taken_for_a_view(writer: StoreWriter, address: str) -> None:
     ask(address, 'CREATE TABLE "Bag" (mine int)')
-    sink.claim("p")
+    writer.claim("p")
     with pytest.raises(ViewError, match="already a table 'bag'"):
-        sink.prepare("p", "f", [TOTALS, BAG])
+        writer.prepare("p", "f", [TOTALS, BAG])
 
 
 # what people see
 
 
-def test_anyone_can_query_the_views_with_types_of_their_own(sink: Sink, address: str) -> None:
+def test_anyone_can_query_the_views_with_types_of_their_own(writer: StoreWriter, address: str) -> None:
     target = Target(
         "everything",
         pa.schema(
@@ -308,11 +310,11 @@ def test_anyone_can_query_the_views_with_types_of_their_own(sink: Sink, address:
         ),
         ("id",),
     )  # fmt: skip
-    fence = sink.claim("p")
-    sink.prepare("p", "f", [target, BAG])
+    fence = writer.claim("p")
+    writer.prepare("p", "f", [target, BAG])
     row = (1, NOON, NOON.date(), 12, b"\0x", ["a", "b"], float("nan"), True, timedelta(days=2, seconds=1), 1)
     each = {"everything": changes(target, row), "bag": changes(BAG, ("home", 1.0, 2), ("shop", None, 1))}
-    assert sink.commit(Batch("c", 0, fence, changes=each))
+    assert writer.commit(Batch("c", 0, fence, changes=each))
     assert ask(
         address, "SELECT at + interval '1 day' > at, day + 1, price * 2, raw, tags ->> 1, yes, long FROM everything"
     ) == [(True, NOON.date() + timedelta(days=1), 24, b"\0x", "b", True, timedelta(days=2, seconds=1))]
@@ -321,31 +323,33 @@ def test_anyone_can_query_the_views_with_types_of_their_own(sink: Sink, address:
     assert ask(address, "SELECT batch, offsets, committed_at > '2026-01-01' FROM millstream_ledger") == [(0, {}, True)]
 
 
-def test_text_is_in_the_order_of_code_points_and_keys_are_found_by_index(sink: Sink, store: Store) -> None:
-    writer = Writer(sink)
+def test_text_is_in_the_order_of_code_points_and_keys_are_found_by_index(
+    writer: StoreWriter, store: StoreReader
+) -> None:
+    batches = Batches(writer)
     names = ["b", "B", "a", "ä", "A", "Z", ""]
-    writer.commit(TOTALS, *((name, 1, 1.0, 1) for name in names))
+    batches.commit(TOTALS, *((name, 1, 1.0, 1) for name in names))
     assert [row[0] for row in rows(store, "totals")] == sorted(names)
     assert store.query('SELECT string_agg("user", \',\' ORDER BY "user") FROM totals').rows == [
         (",".join(sorted(names)),)
     ]
-    writer.commit(TOTALS, *((f"user {i}", 1, 1.0, 1) for i in range(5000)))
+    batches.commit(TOTALS, *((f"user {i}", 1, 1.0, 1) for i in range(5000)))
     plan = store.query("EXPLAIN SELECT * FROM totals WHERE \"user\" = 'user 77'").rows
     assert "Index Scan" in "".join(row[0] for row in plan)
 
 
-def test_keys_with_nulls_are_removed_by_index_too(sink: Sink, store: Store) -> None:
-    writer = Writer(sink)
-    writer.commit(PAIRS, *((i % 70, None if i % 2 else f"x{i}", i, 1) for i in range(70)), (None, None, 1, 1))
-    writer.commit(PAIRS, (3, None, 3, -1), (4, "x4", 4, -1), (None, None, 1, -1))
+def test_keys_with_nulls_are_removed_by_index_too(writer: StoreWriter, store: StoreReader) -> None:
+    batches = Batches(writer)
+    batches.commit(PAIRS, *((i % 70, None if i % 2 else f"x{i}", i, 1) for i in range(70)), (None, None, 1, 1))
+    batches.commit(PAIRS, (3, None, 3, -1), (4, "x4", 4, -1), (None, None, 1, -1))
     assert len(rows(store, "pairs")) == 68
     assert store.get("pairs", [3, None]) is None
     assert store.get("pairs", [5, None]) == {"a": 5, "b": None, "n": 5}
 
 
-def test_a_query_can_do_nothing_but_read(sink: Sink, store: Store, address: str) -> None:
-    writer = Writer(sink)
-    writer.commit(BAG, ("home", 1.0, 1))
+def test_a_query_can_do_nothing_but_read(writer: StoreWriter, store: StoreReader, address: str) -> None:
+    batches = Batches(writer)
+    batches.commit(BAG, ("home", 1.0, 1))
     for sql in (
         "COPY bag TO PROGRAM 'true'", "DO $$ BEGIN DELETE FROM totals; END $$", "SET TRANSACTION READ WRITE", "BEGIN", "COMMIT",
         "WITH x AS (DELETE FROM millstream_ledger RETURNING 1) SELECT * FROM x", "EXPLAIN ANALYZE DELETE FROM millstream_ledger",
@@ -359,15 +363,15 @@ def test_a_query_can_do_nothing_but_read(sink: Sink, store: Store, address: str)
 
 
 def test_the_command_lists_shows_and_queries_views(
-    sink: Sink, address: str, capsys: pytest.CaptureFixture[str]
+    writer: StoreWriter, address: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def asked(*arguments: str) -> Any:
         capsys.readouterr()
         assert execute(["views", *arguments, "--views", address, "--json"]) == 0
         return json.loads(capsys.readouterr().out)
 
-    writer = Writer(sink)
-    writer.commit(TOTALS, ("ann", 1, 2.5, 1), ("bob", 2, None, 1))
+    batches = Batches(writer)
+    batches.commit(TOTALS, ("ann", 1, 2.5, 1), ("bob", 2, None, 1))
     listed = {each["name"]: (each["rows"], each["batch"], each["store"]) for each in asked("list")}
     assert listed == {name: (2 if name == "totals" else 0, 0, address) for name in ("totals", "pairs", "bag", "facts")}
     assert asked("show", "totals")[1] == {"user": "bob", "n": 2, "total": None}
@@ -381,50 +385,52 @@ def test_the_command_lists_shows_and_queries_views(
 # what is refused
 
 
-def test_text_with_a_nul_is_refused_and_nothing_is_written(sink: Sink, store: Store) -> None:
-    writer = Writer(sink)
-    batch = writer.batch((BAG, [("a\0b", 1.0, 1)]), (TOTALS, [("ann", 1, 1.0, 1)]))
+def test_text_with_a_nul_is_refused_and_nothing_is_written(writer: StoreWriter, store: StoreReader) -> None:
+    batches = Batches(writer)
+    batch = batches.batch((BAG, [("a\0b", 1.0, 1)]), (TOTALS, [("ann", 1, 1.0, 1)]))
     with pytest.raises(
         PipelineError, match=r"view 'bag', column 'page': found text with a NUL.*nothing of the batch"
     ) as caught:
-        sink.commit(batch)
+        writer.commit(batch)
     assert "replace(" in caught.value.hint
     assert rows(store, "totals") == []
 
 
-def test_what_is_said_of_a_bad_record_never_stops_a_batch(sink: Sink, store: Store) -> None:
+def test_what_is_said_of_a_bad_record_never_stops_a_batch(writer: StoreWriter, store: StoreReader) -> None:
     early = pa.scalar(-(2**62), TIME)
     letter = rejects(("t", 0, 3, None, NOON, "malformed", "found \0 in it"))
     letter = letter.set_column(3, "time", pa.array([early], TIME))
-    Writer(sink).commit(BAG, rejects=letter)
+    Batches(writer).commit(BAG, rejects=letter)
     (kept,) = store.dead_letters().to_pylist()
     assert (kept["time"], kept["append_time"], kept["detail"]) == (None, NOON, "found ␀ in it")
 
 
-def test_a_dead_letter_without_a_reason_is_refused_with_its_whole_batch(sink: Sink, store: Store) -> None:
-    writer = Writer(sink)
+def test_a_dead_letter_without_a_reason_is_refused_with_its_whole_batch(
+    writer: StoreWriter, store: StoreReader
+) -> None:
+    batches = Batches(writer)
     letter = rejects(("t", 0, 1, None, None, None, None))
     with pytest.raises(ViewError, match=r'"reason".*nothing was written'):
-        sink.commit(writer.batch((BAG, [("home", 1.0, 1)]), rejects=letter))
+        writer.commit(batches.batch((BAG, [("home", 1.0, 1)]), rejects=letter))
     assert rows(store, "bag") == []
 
 
-def test_a_key_too_long_for_an_index_is_refused_and_a_long_row_is_not(sink: Sink, store: Store) -> None:
-    writer = Writer(sink)
+def test_a_key_too_long_for_an_index_is_refused_and_a_long_row_is_not(writer: StoreWriter, store: StoreReader) -> None:
+    batches = Batches(writer)
     long = os.urandom(20_000).hex()
-    writer.commit(BAG, (long, 1.0, 1))
+    batches.commit(BAG, (long, 1.0, 1))
     assert rows(store, "bag") == [(long, 1.0)]
     with pytest.raises(ViewError, match="nothing was written") as caught:
-        sink.commit(writer.batch((TOTALS, [(long, 1, 1.0, 1)])))
+        writer.commit(batches.batch((TOTALS, [(long, 1, 1.0, 1)])))
     assert "2,700 bytes" in caught.value.hint
 
 
-def test_views_that_others_depend_on_are_not_dropped(sink: Sink, store: Store, address: str) -> None:
-    writer = Writer(sink)
-    writer.commit(TOTALS, ("ann", 1, 1.0, 1))
+def test_views_that_others_depend_on_are_not_dropped(writer: StoreWriter, store: StoreReader, address: str) -> None:
+    batches = Batches(writer)
+    batches.commit(TOTALS, ("ann", 1, 1.0, 1))
     ask(address, 'CREATE VIEW mine AS SELECT "user" FROM totals')
     with pytest.raises(ViewError, match="depend"):
-        sink.forget("shop")
+        writer.forget("shop")
     assert rows(store, "totals") == [("ann", 1, 1.0)]
     assert ask(address, "SELECT * FROM mine") == [("ann",)]
 
@@ -435,33 +441,33 @@ def test_views_that_others_depend_on_are_not_dropped(sink: Sink, store: Store, a
 def test_dead_letters_are_bounded_and_their_counts_are_exact(address: str) -> None:
     parsed = parse_address(address)
     assert isinstance(parsed, PostgresAddress)
-    with PostgresSink(parsed, letters=10) as sink, PostgresStore(parsed) as store:
-        flood_of_letters(sink, store)
+    with PostgresWriter(parsed, letters=10) as writer, PostgresReader(parsed) as store:
+        flood_of_letters(writer, store)
 
 
 def test_the_ledger_keeps_the_newest_batches_and_totals_lose_nothing(address: str) -> None:
     parsed = parse_address(address)
     assert isinstance(parsed, PostgresAddress)
-    with PostgresSink(parsed, keep=5) as sink, PostgresStore(parsed) as store:
-        writer = Writer(sink)
+    with PostgresWriter(parsed, keep=5) as writer, PostgresReader(parsed) as store:
+        batches = Batches(writer)
         for checkpoint, number in (("c1", 12), ("c2", 20)):
-            writer.checkpoint, writer.next = checkpoint, 0
+            batches.checkpoint, batches.next = checkpoint, 0
             for minute in range(number):
                 mark = NOON.replace(minute=minute)
                 seen = counts(("t", 0, 3, 2, 1, 0, 0, 0, 0, 0, mark), ("t", 1, 1, 1, 0, 0, 0, 0, 0, 1, None))
-                writer.commit(BAG, ("home", 1.0, 1), counts=seen)
+                batches.commit(BAG, ("home", 1.0, 1), counts=seen)
         kept = "SELECT checkpoint, min(batch), count(*) FROM millstream_ledger GROUP BY 1 ORDER BY 1"
         assert store.query(kept).rows == [("c1", 11, 1), ("c2", 15, 5)]
         assert store.query("SELECT count(*) FROM millstream_admission").rows == [(2 + 5 * 2,)]
         totals = [(row["records"], row["late"], row["watermark"]) for row in store.admission().to_pylist()]
         assert totals == [(96, 32, NOON.replace(minute=19)), (32, 0, None)]
         for checkpoint, each in (("c1", 11), ("c2", 19)):
-            assert not sink.commit(writer.batch((BAG, [("home", 1.0, 1)]), checkpoint=checkpoint, batch=each))
+            assert not writer.commit(batches.batch((BAG, [("home", 1.0, 1)]), checkpoint=checkpoint, batch=each))
         assert len(rows(store, "bag")) == 32
 
 
-def test_a_sink_and_a_store_serve_many_threads(sink: Sink, store: Store) -> None:
-    writer = Writer(sink)
+def test_a_writer_and_a_reader_serve_many_threads(writer: StoreWriter, store: StoreReader) -> None:
+    batches = Batches(writer)
     problems: list[BaseException] = []
 
     def guarded(work: Callable[[], Any]) -> None:
@@ -472,9 +478,11 @@ def test_a_sink_and_a_store_serve_many_threads(sink: Sink, store: Store) -> None
             problems.append(error)
 
     def turn() -> None:
-        writer.commit(BAG, ("home", 1.0, 1))
+        batches.commit(BAG, ("home", 1.0, 1))
 
-    threads = [threading.Thread(target=guarded, args=(work,)) for work in (turn, sink.renew, store.views, store.views)]
+    threads = [
+        threading.Thread(target=guarded, args=(work,)) for work in (turn, writer.renew, store.views, store.views)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -485,19 +493,19 @@ def test_a_sink_and_a_store_serve_many_threads(sink: Sink, store: Store) -> None
 
 FORK = """
 import os, sys
-from millstream.store import open_sink
-with open_sink(sys.argv[1]) as sink:
-    sink.claim("p")
-    session = lambda: sink._server.run(lambda db: db.info.backend_pid)
+from millstream.store import open_writer
+with open_writer(sys.argv[1]) as writer:
+    writer.claim("p")
+    session = lambda: writer._server.run(lambda db: db.info.backend_pid)
     ours = session()
     child = os.fork()
     if child == 0:
-        sink.renew()
+        writer.renew()
         other = session()
-        sink.close()
+        writer.close()
         os._exit(int(other == ours))
     assert os.waitpid(child, 0)[1] == 0
-    sink.renew()
+    writer.renew()
     assert session() == ours
 """
 
@@ -509,17 +517,17 @@ def test_a_connection_opened_before_a_fork_stays_with_the_parent(address: str) -
 
 def test_a_commit_is_on_disk_even_where_the_server_would_put_it_off(address: str) -> None:
     lazy = address.replace("?", "?options=-c%20synchronous_commit%3Doff&")
-    with open_sink(lazy) as sink:
-        sink.claim("p")
-        (db,) = sink._server._idle  # type: ignore[attr-defined]
+    with open_writer(lazy) as writer:
+        writer.claim("p")
+        (db,) = writer._server._idle  # type: ignore[attr-defined]
         assert db.execute("SHOW synchronous_commit").fetchone() == ("on",)
 
 
-def test_a_closed_sink_says_so(address: str) -> None:
-    sink = open_sink(address)
-    sink.close()
+def test_a_closed_store_says_so(address: str) -> None:
+    writer = open_writer(address)
+    writer.close()
     with pytest.raises(ViewStoreUnavailable, match="closed"):
-        sink.claim("p")
+        writer.claim("p")
 
 
 # the doctor
@@ -531,7 +539,7 @@ def test_the_doctor_looks_at_a_place_for_views(address: str, postgres: PostgresS
         return found
 
     assert look(address).found.endswith("(no views yet; they can be made there)")
-    open_sink(address).close()
+    open_writer(address).close()
     assert look(address).ok
     assert "PostgreSQL 1" in look(address).found
     with psycopg.connect(postgres.address, autocommit=True) as db:
@@ -543,7 +551,7 @@ def test_the_doctor_looks_at_a_place_for_views(address: str, postgres: PostgresS
     assert (gone.ok, "check the address" in gone.hint) == (False, True)
 
 
-def test_a_query_without_an_end_can_be_stopped(sink: Sink, address: str, database: str) -> None:
+def test_a_query_without_an_end_can_be_stopped(writer: StoreWriter, address: str, database: str) -> None:
     asked = "SELECT count(*) FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(600)' AND state = 'active'"
     with psycopg.connect(database, autocommit=True) as db:
         begun = lambda _: db.execute(asked).fetchone() == (1,)  # noqa: E731

@@ -10,10 +10,10 @@ import pytest
 
 from millstream.address import PostgresAddress, parse_address
 from millstream.errors import ViewStoreUnavailable
-from millstream.store import open_store
-from millstream.store.postgres.writer import PostgresSink
+from millstream.store import open_reader
+from millstream.store.postgres.writer import PostgresWriter
 from millstream.testing import PostgresServer
-from tests.contracts.store import PIPELINE, Writer
+from tests.contracts.store import PIPELINE, Batches
 from tests.store.test_faults import commit_batch, expect
 from tests.store.writing import writing
 from tests.waiting import until
@@ -64,7 +64,7 @@ def test_after_a_failover_the_promoted_standby_has_every_batch_and_gets_the_next
         own_postgres.kill()  # in the middle of a batch, or between two
         standby.promote()
         more(10)
-    with open_store(address) as store:
+    with open_reader(address) as store:
         expect(store, len(done))
         assert store.query("SELECT pg_is_in_recovery()").rows == [(False,)]
 
@@ -75,18 +75,18 @@ def test_a_server_that_takes_no_writes_is_away_for_who_writes_and_there_for_who_
     address = f"{own_postgres.address}?schema=shop"
     parsed = parse_address(address)
     assert isinstance(parsed, PostgresAddress)
-    with PostgresSink(parsed, patience=timedelta(0)) as sink, open_store(address) as store:
-        writer = Writer(sink)
-        assert commit_batch(writer, 0)
+    with PostgresWriter(parsed, patience=timedelta(0)) as writer, open_reader(address) as store:
+        batches = Batches(writer)
+        assert commit_batch(batches, 0)
         for mode in ("on", "off"):
             tell(own_postgres, f"ALTER SYSTEM SET default_transaction_read_only = {mode}")
             tell(own_postgres, "SELECT pg_reload_conf()")
             until(lambda mode=mode: tell(own_postgres, "SHOW default_transaction_read_only") == [(mode,)])
             if mode == "on":
                 with pytest.raises(ViewStoreUnavailable, match="read-only transaction; nothing was written") as caught:
-                    commit_batch(writer, 1)
+                    commit_batch(batches, 1)
                 assert "takes no writes" in caught.value.hint
                 expect(store, 1)
-        assert commit_batch(writer, 1)
+        assert commit_batch(batches, 1)
         expect(store, 2)
-        assert sink.last(PIPELINE) is not None
+        assert writer.last(PIPELINE) is not None

@@ -17,11 +17,11 @@ import pytest
 
 from millstream.address import PostgresAddress, parse_address
 from millstream.errors import AlreadyRunning, TakenOver, ViewStoreUnavailable
-from millstream.store import open_sink, open_store
-from millstream.store.contract import Sink
-from millstream.store.postgres.writer import PostgresSink
+from millstream.store import open_reader, open_writer
+from millstream.store.contract import StoreWriter
+from millstream.store.postgres.writer import PostgresWriter
 from millstream.testing import PostgresServer
-from tests.contracts.store import PIPELINE, TARGETS, Writer
+from tests.contracts.store import PIPELINE, TARGETS, Batches
 from tests.proxy import Proxy, proxied
 from tests.store.test_faults import POINTS, commit_batch, expect, go_on_in, run, start
 from tests.store.writing import writing
@@ -33,11 +33,11 @@ RUN = """
 import sys
 from datetime import timedelta
 import millstream.store.postgres.server
-from millstream.store import open_sink
+from millstream.store import open_writer
 from tests.store.test_faults import go_on_in
 millstream.store.postgres.server.IDLE = timedelta(seconds=2)
-with open_sink(sys.argv[1]) as sink:
-    go_on_in(sink, int(sys.argv[2]))
+with open_writer(sys.argv[1]) as writer:
+    go_on_in(writer, int(sys.argv[2]))
 """
 
 
@@ -46,10 +46,10 @@ def address(postgres: PostgresServer) -> str:
     return f"{postgres.address}?schema=faults_{uuid.uuid4().hex}"
 
 
-def sink_at(address: str, **options: Any) -> PostgresSink:
+def writer_at(address: str, **options: Any) -> PostgresWriter:
     parsed = parse_address(address)
     assert isinstance(parsed, PostgresAddress)
-    return PostgresSink(parsed, **options)
+    return PostgresWriter(parsed, **options)
 
 
 @contextmanager
@@ -70,47 +70,47 @@ def test_a_kill_leaves_all_of_a_batch_or_none_and_a_restart_goes_on_at_once(
     address: str, point: tuple[str, int], batches: int
 ) -> None:
     assert run(RUN, address, 10, failpoint=f"{point[0]}:kill@{point[1]}").returncode == -signal.SIGKILL
-    with open_store(address) as store, open_sink(address) as sink:
+    with open_reader(address) as store, open_writer(address) as writer:
         expect(store, batches)
-        go_on_in(sink, 10)
+        go_on_in(writer, 10)
         expect(store, 10)
 
 
-@pytest.mark.parametrize("point", ["sink.before_write", "sink.in_transaction", "sink.before_commit"])
+@pytest.mark.parametrize("point", ["store.before_write", "store.in_transaction", "store.before_commit"])
 def test_a_zombie_that_wakes_up_writes_nothing_and_does_not_hold_its_locks_for_ever(address: str, point: str) -> None:
     with started(RUN, address, 10, failpoint=f"{point}:stop@4") as zombie:
         assert os.WIFSTOPPED(os.waitpid(zombie.pid, os.WUNTRACED)[1])
-        with open_sink(address) as sink, open_store(address) as store:
-            done = 1 if point == "sink.in_transaction" else 3
+        with open_writer(address) as writer, open_reader(address) as store:
+            done = 1 if point == "store.in_transaction" else 3
             expect(store, done)
             with pytest.raises(AlreadyRunning):
-                sink.claim(PIPELINE)
-            fence = sink.claim(PIPELINE, takeover=True)  # waits until the server ends the transaction of the zombie
-            sink.prepare(PIPELINE, "f00d", TARGETS)
+                writer.claim(PIPELINE)
+            fence = writer.claim(PIPELINE, takeover=True)  # waits until the server ends the transaction of the zombie
+            writer.prepare(PIPELINE, "f00d", TARGETS)
             os.kill(zombie.pid, signal.SIGCONT)
             _, err = zombie.communicate(timeout=60)
             assert zombie.returncode == 1
             assert b"TakenOver" in err
             expect(store, done)
             assert fence == 2
-            go_on_in(sink, 10)
+            go_on_in(writer, 10)
             expect(store, 10)
 
 
 def test_a_lease_goes_by_the_clock_of_the_server_and_runs_out(address: str) -> None:
-    code = "import sys, time\nfrom millstream.store import open_sink\n"
-    code += "sink = open_sink(sys.argv[1])\nsink._ttl /= 10\nsink.claim('shop')\nprint('claimed', flush=True)\ntime.sleep(300)"
+    code = "import sys, time\nfrom millstream.store import open_writer\n"
+    code += "writer = open_writer(sys.argv[1])\nwriter._ttl /= 10\nwriter.claim('shop')\nprint('claimed', flush=True)\ntime.sleep(300)"
     with started(code, address) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"claimed\n"
         os.kill(holder.pid, signal.SIGSTOP)
-        with open_sink(address) as sink:
+        with open_writer(address) as writer:
             with pytest.raises(AlreadyRunning, match=f"process {holder.pid}, since 20"):
-                sink.claim(PIPELINE)
+                writer.claim(PIPELINE)
 
             def claimed() -> bool:
                 try:
-                    return sink.claim(PIPELINE) == 2
+                    return writer.claim(PIPELINE) == 2
                 except AlreadyRunning:
                     return False
 
@@ -118,10 +118,10 @@ def test_a_lease_goes_by_the_clock_of_the_server_and_runs_out(address: str) -> N
 
 
 def test_after_kill_9_the_pipeline_can_be_claimed_at_once(address: str) -> None:
-    code = "import os, sys\nfrom millstream.store import open_sink\nopen_sink(sys.argv[1]).claim('shop')\nos.kill(os.getpid(), 9)"
+    code = "import os, sys\nfrom millstream.store import open_writer\nopen_writer(sys.argv[1]).claim('shop')\nos.kill(os.getpid(), 9)"
     assert run(code, address).returncode == -signal.SIGKILL
-    with open_sink(address) as sink:
-        assert sink.claim(PIPELINE) == 2
+    with open_writer(address) as writer:
+        assert writer.claim(PIPELINE) == 2
 
 
 # connections
@@ -134,15 +134,15 @@ def proxy(postgres: PostgresServer) -> Iterator[Proxy]:
 
 
 @pytest.fixture
-def far(postgres: PostgresServer, address: str, proxy: Proxy) -> Iterator[Writer]:
+def far(postgres: PostgresServer, address: str, proxy: Proxy) -> Iterator[Batches]:
     """A writer behind the proxy."""
-    with sink_at(address.replace(f":{postgres.port}/", f":{proxy.port}/")) as sink:
-        yield Writer(sink)
+    with writer_at(address.replace(f":{postgres.port}/", f":{proxy.port}/")) as writer:
+        yield Batches(writer)
 
 
 @pytest.mark.parametrize("answered", [False, True])
 def test_a_connection_cut_at_any_message_of_a_commit_changes_nothing(
-    address: str, proxy: Proxy, far: Writer, answered: bool
+    address: str, proxy: Proxy, far: Batches, answered: bool
 ) -> None:
     number = 0
     while proxy.cuts == number:  # each batch is cut one message later, until one ends before its cut
@@ -151,19 +151,19 @@ def test_a_connection_cut_at_any_message_of_a_commit_changes_nothing(
         number += 1
     proxy.uncut()
     assert number > 15
-    with open_store(address) as store:
+    with open_reader(address) as store:
         expect(store, number)
         assert not commit_batch(far, number - 1)
         expect(store, number)
 
 
 def test_a_commit_whose_answer_is_lost_is_found_in_the_ledger_and_not_repeated(
-    address: str, proxy: Proxy, far: Writer
+    address: str, proxy: Proxy, far: Batches
 ) -> None:
     proxy.cut(1, answered=True, said=COMMIT)
     assert commit_batch(far, 0)
     assert proxy.cuts == 1
-    with open_store(address) as store:
+    with open_reader(address) as store:
         expect(store, 1)
 
 
@@ -179,38 +179,38 @@ def test_a_server_that_restarts_and_crashes_loses_nothing_and_doubles_nothing(ow
             else:
                 own_postgres.restart()
         more(5)
-    with open_store(address) as store:
+    with open_reader(address) as store:
         expect(store, len(done))
 
 
 def test_a_server_that_stays_away_is_an_error_that_says_what_to_do(own_postgres: PostgresServer) -> None:
     address = f"{own_postgres.address}?schema=shop"
-    with sink_at(address, patience=timedelta(seconds=0.5)) as sink:
-        writer = Writer(sink)
-        assert commit_batch(writer, 0)
+    with writer_at(address, patience=timedelta(seconds=0.5)) as writer:
+        batches = Batches(writer)
+        assert commit_batch(batches, 0)
         own_postgres.kill()
         with pytest.raises(ViewStoreUnavailable, match=r"postgresql://millstream@127\.0\.0\.1:\d+/postgres") as caught:
-            commit_batch(writer, 1)
+            commit_batch(batches, 1)
         assert "run again" in caught.value.hint
         with pytest.raises(ViewStoreUnavailable):
-            open_sink(address)
+            open_writer(address)
         own_postgres.start()
-        assert commit_batch(writer, 1)
-        with open_store(address) as store:
+        assert commit_batch(batches, 1)
+        with open_reader(address) as store:
             expect(store, 2)
 
 
 def test_a_lock_of_someone_else_is_waited_for_and_then_named(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("millstream.store.postgres.server.LOCKS", timedelta(seconds=1))
     schema = address.partition("schema=")[2]
-    with open_sink(address) as sink, open_store(address) as store:
-        writer = Writer(sink)
+    with open_writer(address) as writer, open_reader(address) as store:
+        batches = Batches(writer)
         with psycopg.connect(address.partition("?")[0]) as other:
             other.execute(f"LOCK TABLE {schema}.totals IN SHARE MODE")
             with pytest.raises(ViewStoreUnavailable, match="another session held a lock for 1 s; nothing was written"):
-                commit_batch(writer, 0)
+                commit_batch(batches, 0)
         expect(store, 0)
-        assert commit_batch(writer, 0)
+        assert commit_batch(batches, 0)
 
 
 # two writers
@@ -220,24 +220,24 @@ def test_two_who_take_each_others_pipeline_write_every_batch_once(address: str) 
     wrote: list[int] = []
     problems: list[BaseException] = []
 
-    def turn(sink: Sink) -> None:
-        writer = Writer(sink, takeover=True)
-        last = sink.last(PIPELINE)
+    def turn(writer: StoreWriter) -> None:
+        batches = Batches(writer, takeover=True)
+        last = writer.last(PIPELINE)
         number = last.batch + 1 if last else 0
         for each in (number, number + 1):
-            if commit_batch(writer, each):
+            if commit_batch(batches, each):
                 wrote.append(each)
 
     def work() -> None:
         try:
-            with open_sink(address) as sink:
+            with open_writer(address) as writer:
                 for _ in range(10):
                     with suppress(TakenOver):
-                        turn(sink)
+                        turn(writer)
         except BaseException as error:
             problems.append(error)
 
-    with open_store(address, create=True) as store:
+    with open_reader(address, create=True) as store:
         threads = [threading.Thread(target=work) for _ in range(2)]
         for thread in threads:
             thread.start()

@@ -16,19 +16,19 @@ import pyarrow as pa
 import pytest
 
 from millstream.errors import CheckpointMismatch, ConfigError, ViewError, ViewStoreUnavailable
-from millstream.store import judge_at, open_sink, open_store
-from millstream.store.contract import Batch, Sink, Store, Target
+from millstream.store import judge_at, open_reader, open_writer
+from millstream.store.contract import Batch, StoreReader, StoreWriter, Target
 from millstream.store.rejects import Judge
 from millstream.store.sqlite.file import FORMAT
-from millstream.store.sqlite.reader import SqliteStore
-from millstream.store.sqlite.writer import SqliteSink
+from millstream.store.sqlite.reader import SqliteReader
+from millstream.store.sqlite.writer import SqliteWriter
 from tests.contracts.store import (
     BAG,
     NOON,
     PAIRS,
     TOTALS,
-    SinkContract,
-    Writer,
+    Batches,
+    StoreContract,
     changes,
     counts,
     flood_of_letters,
@@ -45,24 +45,24 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def sink(path: Path) -> Iterator[Sink]:
-    with SqliteSink(path) as opened:
+def writer(path: Path) -> Iterator[StoreWriter]:
+    with SqliteWriter(path) as opened:
         yield opened
 
 
 @pytest.fixture
-def again(path: Path) -> Callable[[], Sink]:
-    return lambda: SqliteSink(path)
+def again(path: Path) -> Callable[[], StoreWriter]:
+    return lambda: SqliteWriter(path)
 
 
 @pytest.fixture
-def again_store(path: Path) -> Callable[[], Store]:
-    return lambda: SqliteStore(path)
+def again_store(path: Path) -> Callable[[], StoreReader]:
+    return lambda: SqliteReader(path)
 
 
 @pytest.fixture
-def store(sink: Sink, path: Path) -> Iterator[Store]:
-    with SqliteStore(path) as opened:
+def store(writer: StoreWriter, path: Path) -> Iterator[StoreReader]:
+    with SqliteReader(path) as opened:
         yield opened
 
 
@@ -77,7 +77,7 @@ def refusable() -> set[str]:
     return set()
 
 
-class TestSqlite(SinkContract, VersionContract):
+class TestSqlite(StoreContract, VersionContract):
     """Every promise of the contract."""
 
 
@@ -88,26 +88,26 @@ def files(folder: Path) -> dict[str, bytes]:
 # addresses
 
 
-def test_an_address_becomes_a_sink_and_a_store(path: Path) -> None:
-    with open_sink(f"sqlite:{path}") as sink:
-        assert sink.claim("p") == 1
-    with open_store(f"sqlite:{path}") as store:
+def test_an_address_becomes_a_writer_and_a_reader(path: Path) -> None:
+    with open_writer(f"sqlite:{path}") as writer:
+        assert writer.claim("p") == 1
+    with open_reader(f"sqlite:{path}") as store:
         assert store.views() == []
 
 
 @pytest.mark.parametrize("address", ["postgres://x", "views.db", "sqlite:", "", "kafka:views"])
 def test_any_other_address_is_an_error_that_says_what_there_is(address: str) -> None:
-    for way in (open_sink, open_store):
+    for way in (open_writer, open_reader):
         with pytest.raises(ConfigError, match="expected sqlite:PATH"):
             way(address)
 
 
 def test_a_missing_file_is_not_made_by_reading(path: Path) -> None:
     with pytest.raises(ViewStoreUnavailable, match="no views at") as caught:
-        open_store(f"sqlite:{path}")
+        open_reader(f"sqlite:{path}")
     assert "millstream run FILE" in caught.value.hint
     assert not path.exists()
-    open_store(f"sqlite:{path}", create=True).close()
+    open_reader(f"sqlite:{path}", create=True).close()
     assert path.exists()
 
 
@@ -117,7 +117,7 @@ def test_a_missing_file_is_not_made_by_reading(path: Path) -> None:
 @pytest.mark.parametrize("content", [b"dear diary\n" * 500, b"S", b"SQLite format 4\0" + b"\0" * 5000])
 def test_a_file_that_is_not_sqlite_is_refused_and_left_alone(path: Path, content: bytes) -> None:
     path.write_bytes(content)
-    for way in (SqliteSink, SqliteStore):
+    for way in (SqliteWriter, SqliteReader):
         with pytest.raises(ViewError, match="not a file of views"):
             way(path)
     assert files(path.parent) == {"views.db": content}
@@ -133,7 +133,7 @@ def test_a_foreign_database_is_refused_and_left_alone(path: Path, mode: str) -> 
     subprocess.run([sys.executable, "-c", code, str(path), mode], check=True)
     before = files(path.parent)
     with pytest.raises(ViewError, match="database of something else"):
-        SqliteSink(path)
+        SqliteWriter(path)
     assert files(path.parent) == before
 
 
@@ -142,35 +142,35 @@ def test_a_log_is_not_a_file_of_views(path: Path) -> None:
 
     SqliteLog(path).close()
     with pytest.raises(ViewError, match="database of something else"):
-        SqliteStore(path)
+        SqliteReader(path)
 
 
 def test_a_file_of_a_later_version_is_refused_and_left_alone(path: Path) -> None:
-    SqliteSink(path).close()
+    SqliteWriter(path).close()
     db = apsw.Connection(str(path))
     db.execute(f"PRAGMA user_version={FORMAT + 1}")
     db.close()
     before = files(path.parent)
     with pytest.raises(ViewError, match=f"format {FORMAT + 1}, this version reads up to {FORMAT}") as caught:
-        SqliteSink(path)
+        SqliteWriter(path)
     assert "upgrade" in caught.value.hint
     assert files(path.parent) == before
 
 
 def test_a_folder_and_a_missing_folder_are_unavailable(tmp_path: Path) -> None:
     with pytest.raises(ViewStoreUnavailable):
-        SqliteSink(tmp_path)
+        SqliteWriter(tmp_path)
     with pytest.raises(ViewStoreUnavailable, match="No such file"):
-        SqliteSink(tmp_path / "none" / "views.db")
+        SqliteWriter(tmp_path / "none" / "views.db")
 
 
-def test_a_table_of_someone_else_in_our_file_is_not_taken_for_a_view(sink: Sink, path: Path) -> None:
+def test_a_table_of_someone_else_in_our_file_is_not_taken_for_a_view(writer: StoreWriter, path: Path) -> None:
     db = apsw.Connection(str(path), vfs="cksmvfs")
     db.execute("CREATE TABLE Bag (mine)")
     db.close()
-    sink.claim("p")
+    writer.claim("p")
     with pytest.raises(ViewError, match="already a table 'bag'"):
-        sink.prepare("p", "f", [BAG])
+        writer.prepare("p", "f", [BAG])
 
 
 # what people see
@@ -187,11 +187,11 @@ def look(path: Path, sql: str) -> str:
     return done.stdout.strip()
 
 
-def test_any_tool_can_read_the_views_while_they_are_written(sink: Sink, path: Path) -> None:
-    writer = Writer(sink)
-    writer.commit(TOTALS, ("ann", 1, 2.5, 1), ("bob", None, float("nan"), 1))
-    writer.commit(PAIRS, (1, None, 3, 1))
-    writer.commit(BAG, ("home", None, 2))
+def test_any_tool_can_read_the_views_while_they_are_written(writer: StoreWriter, path: Path) -> None:
+    batches = Batches(writer)
+    batches.commit(TOTALS, ("ann", 1, 2.5, 1), ("bob", None, float("nan"), 1))
+    batches.commit(PAIRS, (1, None, 3, 1))
+    batches.commit(BAG, ("home", None, 2))
     assert look(path, "SELECT * FROM totals ORDER BY user") == '[["ann", 1, 2.5], ["bob", null, "NaN"]]'
     assert look(path, "SELECT a, n FROM pairs WHERE b IS NULL") == "[[1, 3]]"
     assert look(path, "SELECT page, score, _count FROM bag") == '[["home", null, 2]]'
@@ -202,12 +202,12 @@ def test_any_tool_can_read_the_views_while_they_are_written(sink: Sink, path: Pa
     assert look(path, "PRAGMA integrity_check") == '[["ok"]]'
 
 
-def test_times_are_text_that_sqlite_understands_and_sorts(sink: Sink, path: Path) -> None:
+def test_times_are_text_that_sqlite_understands_and_sorts(writer: StoreWriter, path: Path) -> None:
     target = Target("moments", pa.schema([("at", pa.timestamp("us", "Europe/Berlin")), ("day", pa.date32())]), ("at",))
-    fence = sink.claim("p")
-    sink.prepare("p", "f", [target])
+    fence = writer.claim("p")
+    writer.prepare("p", "f", [target])
     moments = [NOON, NOON.replace(microsecond=1), NOON.replace(second=1), NOON.replace(year=33)]
-    sink.commit(Batch("c", 0, fence, changes={"moments": changes(target, *((m, m.date(), 1) for m in moments))}))
+    writer.commit(Batch("c", 0, fence, changes={"moments": changes(target, *((m, m.date(), 1) for m in moments))}))
     assert look(path, "SELECT at, day FROM moments ORDER BY at") == (
         '[["0033-01-01 12:00:00", "0033-01-01"], ["2026-01-01 12:00:00", "2026-01-01"],'
         ' ["2026-01-01 12:00:00.000001", "2026-01-01"], ["2026-01-01 12:00:01", "2026-01-01"]]'
@@ -217,15 +217,17 @@ def test_times_are_text_that_sqlite_understands_and_sorts(sink: Sink, path: Path
     )
 
 
-def test_nan_sorts_after_every_number(sink: Sink, store: Store) -> None:
-    writer = Writer(sink)
+def test_nan_sorts_after_every_number(writer: StoreWriter, store: StoreReader) -> None:
+    batches = Batches(writer)
     reals = [float("nan"), float("inf"), 1e300, -5.0, float("-inf"), None]
-    writer.commit(TOTALS, *((str(i), i, real, 1) for i, real in enumerate(reals)))
+    batches.commit(TOTALS, *((str(i), i, real, 1) for i, real in enumerate(reals)))
     assert [row[0] for row in store.query("SELECT n FROM totals ORDER BY total").rows] == [5, 4, 3, 2, 1, 0]
 
 
-def test_a_query_cannot_reach_another_file_or_lift_its_own_limits(sink: Sink, store: Store, tmp_path: Path) -> None:
-    Writer(sink)
+def test_a_query_cannot_reach_another_file_or_lift_its_own_limits(
+    writer: StoreWriter, store: StoreReader, tmp_path: Path
+) -> None:
+    Batches(writer)
     for sql in (
         f"ATTACH '{tmp_path / 'other.db'}' AS other",
         f"VACUUM INTO '{tmp_path / 'other.db'}'",
@@ -241,10 +243,10 @@ def test_a_query_cannot_reach_another_file_or_lift_its_own_limits(sink: Sink, st
     assert store.query("PRAGMA table_info(totals)").rows[0][1] == "user"
 
 
-def test_a_row_that_is_no_more_leaves_nothing_behind(sink: Sink, store: Store) -> None:
-    writer = Writer(sink)
-    writer.commit(BAG, ("home", 1.0, 2), ("shop", 1.0, 1))
-    writer.commit(BAG, ("home", 1.0, -2))
+def test_a_row_that_is_no_more_leaves_nothing_behind(writer: StoreWriter, store: StoreReader) -> None:
+    batches = Batches(writer)
+    batches.commit(BAG, ("home", 1.0, 2), ("shop", 1.0, 1))
+    batches.commit(BAG, ("home", 1.0, -2))
     assert store.query("SELECT page, _count FROM bag").rows == [("shop", 1)]
 
 
@@ -252,27 +254,27 @@ def test_a_row_that_is_no_more_leaves_nothing_behind(sink: Sink, store: Store) -
 
 
 def test_dead_letters_are_bounded_and_their_counts_are_exact(path: Path) -> None:
-    with SqliteSink(path, letters=10) as sink, SqliteStore(path) as store:
-        flood_of_letters(sink, store)
+    with SqliteWriter(path, letters=10) as writer, SqliteReader(path) as store:
+        flood_of_letters(writer, store)
 
 
 def test_the_ledger_keeps_the_newest_batches_and_totals_lose_nothing(path: Path) -> None:
-    with SqliteSink(path, keep=5) as sink, SqliteStore(path) as store:
-        writer = Writer(sink)
+    with SqliteWriter(path, keep=5) as writer, SqliteReader(path) as store:
+        batches = Batches(writer)
 
-        def batches(number: int) -> None:
+        def more(number: int) -> None:
             for _ in range(number):
-                mark = NOON.replace(minute=writer.next)
+                mark = NOON.replace(minute=batches.next)
                 seen = counts(("t", 0, 3, 2, 1, 0, 0, 0, 0, 0, mark), ("t", 1, 1, 1, 0, 0, 0, 0, 0, 1, None))
-                writer.commit(BAG, ("home", 1.0, 1), counts=seen)
+                batches.commit(BAG, ("home", 1.0, 1), counts=seen)
 
-        batches(12)
-        assert [entry.batch for entry in sink.entries("shop")] == [11, 10, 9, 8, 7]
+        more(12)
+        assert [entry.batch for entry in writer.entries("shop")] == [11, 10, 9, 8, 7]
         summed = "SELECT batch, checkpoint, partition, records, heartbeats, watermark FROM millstream_admission ORDER BY 1, 3"
         assert store.query(summed).rows[:2] == [(-1, "", 0, 21, 0, "2026-01-01 12:06:00"), (-1, "", 1, 7, 7, None)]
         assert len(store.query(summed).rows) == 2 + 5 * 2
-        writer.checkpoint, writer.next = "c2", 0
-        batches(20)
+        batches.checkpoint, batches.next = "c2", 0
+        more(20)
         by_checkpoint = "SELECT checkpoint, min(batch), count(*) FROM millstream_ledger GROUP BY 1 ORDER BY 1"
         assert store.query(by_checkpoint).rows == [("c1", 11, 1), ("c2", 15, 5)]
         assert len(store.query(summed).rows) == 2 + 5 * 2
@@ -282,43 +284,47 @@ def test_the_ledger_keeps_the_newest_batches_and_totals_lose_nothing(path: Path)
         assert totals == [(96, 64, 32, 0), (32, 32, 0, 32)]
         assert [row["watermark"] for row in store.admission().to_pylist()] == [NOON.replace(minute=19), None]
         for checkpoint, number in (("c1", 11), ("c2", 19)):
-            assert not sink.commit(writer.batch((BAG, [("home", 1.0, 1)]), checkpoint=checkpoint, batch=number))
+            assert not writer.commit(batches.batch((BAG, [("home", 1.0, 1)]), checkpoint=checkpoint, batch=number))
             with pytest.raises(CheckpointMismatch, match="comes again"):
-                sink.commit(writer.batch((BAG, [("home", 1.0, 1)]), checkpoint=checkpoint, batch=0))
+                writer.commit(batches.batch((BAG, [("home", 1.0, 1)]), checkpoint=checkpoint, batch=0))
         assert len(rows(store, "bag")) == 32
 
 
-def test_a_dead_letter_without_a_reason_is_refused_with_its_whole_batch(sink: Sink, store: Store) -> None:
-    writer = Writer(sink)
+def test_a_dead_letter_without_a_reason_is_refused_with_its_whole_batch(
+    writer: StoreWriter, store: StoreReader
+) -> None:
+    batches = Batches(writer)
     letter = rejects(("t", 0, 1, None, None, None, None))
     with pytest.raises(ViewError, match=r"millstream_dead_letters\.reason; nothing was written"):
-        sink.commit(writer.batch((BAG, [("home", 1.0, 1)]), rejects=letter))
+        writer.commit(batches.batch((BAG, [("home", 1.0, 1)]), rejects=letter))
     assert rows(store, "bag") == []
 
 
 # null keys
 
 
-def test_a_table_changes_its_kind_when_the_first_null_key_comes_and_keeps_its_rows(sink: Sink, store: Store) -> None:
-    writer = Writer(sink)
+def test_a_table_changes_its_kind_when_the_first_null_key_comes_and_keeps_its_rows(
+    writer: StoreWriter, store: StoreReader
+) -> None:
+    batches = Batches(writer)
     kind = "SELECT wr FROM pragma_table_list WHERE name = 'pairs'"
-    writer.commit(PAIRS, *((i, f"x{i}", i, 1) for i in range(1000)))
+    batches.commit(PAIRS, *((i, f"x{i}", i, 1) for i in range(1000)))
     assert store.query(kind).rows == [(1,)]
-    writer.commit(PAIRS, (None, "x", 1, 1), (5, "x5", 50, 1), (6, "x6", 6, -1))
+    batches.commit(PAIRS, (None, "x", 1, 1), (5, "x5", 50, 1), (6, "x6", 6, -1))
     assert store.query(kind).rows == [(0,)]
     assert len(rows(store, "pairs")) == 1000
     assert store.get("pairs", [5, "x5"]) == {"a": 5, "b": "x5", "n": 50}
     plan = store.query("EXPLAIN QUERY PLAN SELECT * FROM pairs WHERE a = 1 AND b = 'x'").rows
     assert "USING INDEX" in plan[0][3]
-    writer.commit(PAIRS, (7, "x7", 70, 1))
+    batches.commit(PAIRS, (7, "x7", 70, 1))
     assert store.get("pairs", [7, "x7"]) == {"a": 7, "b": "x7", "n": 70}
 
 
-def test_a_refused_batch_does_not_change_the_kind_of_a_table(sink: Sink, store: Store) -> None:
-    writer = Writer(sink)
-    writer.commit(PAIRS, (1, "x", 1, 1))
+def test_a_refused_batch_does_not_change_the_kind_of_a_table(writer: StoreWriter, store: StoreReader) -> None:
+    batches = Batches(writer)
+    batches.commit(PAIRS, (1, "x", 1, 1))
     with pytest.raises(Exception, match="count would be -1"):
-        sink.commit(writer.batch((PAIRS, [(None, "x", 1, 1)]), (TOTALS, []), (BAG, [("home", 1.0, -1)])))
+        writer.commit(batches.batch((PAIRS, [(None, "x", 1, 1)]), (TOTALS, []), (BAG, [("home", 1.0, -1)])))
     assert store.query("SELECT wr FROM pragma_table_list WHERE name = 'pairs'").rows == [(1,)]
     assert store.query("SELECT null_keys FROM millstream_views WHERE view = 'pairs'").rows == [(0,)]
 
@@ -326,8 +332,8 @@ def test_a_refused_batch_does_not_change_the_kind_of_a_table(sink: Sink, store: 
 # connections
 
 
-def test_a_sink_and_a_store_serve_many_threads(sink: Sink, store: Store) -> None:
-    writer = Writer(sink)
+def test_a_writer_and_a_reader_serve_many_threads(writer: StoreWriter, store: StoreReader) -> None:
+    batches = Batches(writer)
     problems: list[BaseException] = []
 
     def guarded(work: Callable[[], Any]) -> None:
@@ -338,9 +344,11 @@ def test_a_sink_and_a_store_serve_many_threads(sink: Sink, store: Store) -> None
             problems.append(error)
 
     def turn() -> None:
-        writer.commit(BAG, ("home", 1.0, 1))
+        batches.commit(BAG, ("home", 1.0, 1))
 
-    threads = [threading.Thread(target=guarded, args=(work,)) for work in (turn, sink.renew, store.views, store.views)]
+    threads = [
+        threading.Thread(target=guarded, args=(work,)) for work in (turn, writer.renew, store.views, store.views)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -351,25 +359,25 @@ def test_a_sink_and_a_store_serve_many_threads(sink: Sink, store: Store) -> None
 
 FORK = """
 import os, sys
-from millstream.store.sqlite.reader import SqliteStore
+from millstream.store.sqlite.reader import SqliteReader
 from millstream.store.rejects import Judge
-from millstream.store.sqlite.writer import SqliteSink
-from tests.contracts.store import BAG, Writer, rows
+from millstream.store.sqlite.writer import SqliteWriter
+from tests.contracts.store import BAG, Batches, rows
 from tests.contracts.versions import VersionContract
-sink, store = SqliteSink(sys.argv[1]), SqliteStore(sys.argv[1])
-writer = Writer(sink)
-writer.commit(BAG, ("before", 1.0, 1))
+writer, store = SqliteWriter(sys.argv[1]), SqliteReader(sys.argv[1])
+batches = Batches(writer)
+batches.commit(BAG, ("before", 1.0, 1))
 to_parent, to_child = os.pipe(), os.pipe()
 child = os.fork()
 if child == 0:  # no commit: Polars, which works out the changes, does not survive a fork
-    sink.renew()
+    writer.renew()
     os.write(to_parent[1], b"x")
     os.read(to_child[0], 1)
-    sink.renew()  # the parent has closed: nobody may have taken the file from under us
+    writer.renew()  # the parent has closed: nobody may have taken the file from under us
     os._exit(0 if len(rows(store, "bag")) == 2 else 1)
 os.read(to_parent[0], 1)
-writer.commit(BAG, ("parent", 1.0, 1))
-sink.close()
+batches.commit(BAG, ("parent", 1.0, 1))
+writer.close()
 store.close()
 os.write(to_child[1], b"x")
 sys.exit(os.waitpid(child, 0)[1])
@@ -381,11 +389,11 @@ def test_a_file_opened_before_a_fork_serves_both_sides(path: Path) -> None:
     subprocess.run([sys.executable, "-c", FORK, str(path)], cwd=root, check=True, timeout=60)
 
 
-def test_a_closed_sink_says_so(path: Path) -> None:
-    sink = SqliteSink(path)
-    sink.close()
+def test_a_closed_store_says_so(path: Path) -> None:
+    writer = SqliteWriter(path)
+    writer.close()
     with pytest.raises(ViewStoreUnavailable, match="closed"):
-        sink.claim("p")
+        writer.claim("p")
 
 
 # rows without a key
@@ -396,19 +404,19 @@ TIMED = Target("timed", pa.schema([("what", pa.string()), ("at", pa.timestamp("u
 @pytest.mark.parametrize("made_earlier", [False, True])
 def test_rows_without_a_key_lie_by_their_time_where_the_table_was_made_so(path: Path, made_earlier: bool) -> None:
     moments = [*(NOON + timedelta(seconds=(7 * number) % 100 - 50) for number in range(100)), None]
-    with SqliteSink(path) as sink, SqliteStore(path, create=True) as store:
-        fence = sink.claim("p")
-        sink.prepare("p", "f", [TIMED])
+    with SqliteWriter(path) as writer, SqliteReader(path, create=True) as store:
+        fence = writer.claim("p")
+        writer.prepare("p", "f", [TIMED])
         if made_earlier:
-            with sink._file.write() as db:
+            with writer._file.write() as db:
                 db.execute("UPDATE millstream_views SET columns = replace(columns, ', \"first\": true', '')")
-            sink.prepare("p", "f", [TIMED])
-        sink.commit(Batch("c", 0, fence, changes={"timed": changes(TIMED, *((str(at), at, 1) for at in moments))}))
+            writer.prepare("p", "f", [TIMED])
+        writer.commit(Batch("c", 0, fence, changes={"timed": changes(TIMED, *((str(at), at, 1) for at in moments))}))
         there = [row[0] for row in store.query("SELECT at FROM timed").rows]
         in_order = [row[0] for row in store.query("SELECT at FROM timed ORDER BY at").rows]
         assert len(there) == 101
         assert (there == in_order) is not made_earlier
-        sink.commit(Batch("c", 1, fence, changes={"timed": changes(TIMED, *((str(at), at, -1) for at in moments))}))
+        writer.commit(Batch("c", 1, fence, changes={"timed": changes(TIMED, *((str(at), at, -1) for at in moments))}))
         assert rows(store, "timed") == []
 
 
@@ -416,7 +424,7 @@ ENDLESS = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELEC
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_query_without_an_end_can_be_stopped(sink: Sink, path: Path, number: int) -> None:
+def test_a_query_without_an_end_can_be_stopped(writer: StoreWriter, path: Path, number: int) -> None:
     seen: list[int] = []
 
     def begun(pid: int) -> bool:

@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from millstream.store import open_sink
-from tests.contracts.store import Writer
+from millstream.store import open_writer
+from tests.contracts.store import Batches
 from tests.store.test_faults import commit_batch
 from tests.waiting import until
 
@@ -20,10 +20,10 @@ def writing(address: str, done: list[int]) -> Iterator[Callable[[int], None]]:
 
     def write() -> None:
         try:
-            with open_sink(address) as sink:
-                writer = Writer(sink)
+            with open_writer(address) as writer:
+                batches = Batches(writer)
                 while not over.is_set():
-                    assert commit_batch(writer, len(done))
+                    assert commit_batch(batches, len(done))
                     done.append(len(done))
         except BaseException as error:
             problems.append(error)

@@ -24,7 +24,7 @@ from millstream.runtime.run import run
 from millstream.runtime.setup import chain_of
 from millstream.spark.lowering import decode
 from millstream.spark.records import COLUMNS
-from millstream.store import open_store
+from millstream.store import open_reader
 from millstream.testing import Trial
 from tests.spark.test_decode_oracle import EPOCH, SCHEMA, WHOLE, some_records
 
@@ -34,7 +34,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 def bags(place: str, pipeline: str, views: list[str]) -> dict[str, Counter[str]]:
     """All that a store holds of a pipeline, but for which batch it came with."""
-    with open_store(place) as store:
+    with open_reader(place) as store:
         tables = {view: store.table(view) for view in views}
         tables["dead letters"] = store.dead_letters(pipeline, limit=100_000).drop_columns(["batch"])
         tables["admission"] = store.admission(pipeline)

@@ -14,12 +14,18 @@ import pytest
 
 from millstream import Event, Pipeline, session, tumbling
 from millstream.errors import NeedsSpark, PipelineError
-from millstream.store import open_sink
+from millstream.store import open_writer
 from millstream.testing import Trial
 
 ROOT = Path(__file__).parents[2]
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
-PLACES = ["run.before_delivery", "sink.before_write", "sink.before_commit", "sink.after_commit", "run.after_delivery"]
+PLACES = [
+    "run.before_delivery",
+    "store.before_write",
+    "store.before_commit",
+    "store.after_commit",
+    "run.after_delivery",
+]
 Begin = Callable[..., Trial]
 
 
@@ -157,7 +163,7 @@ def test_a_feed_is_a_batch_and_several_can_be_one(trial: Begin) -> None:
         ours.feed("clicks", [click("/", 8, 2)])
     assert [(sign, row["n"]) for sign, row in ours.changes("per_minute")] == [("-", 2), ("+", 4)]
     assert ours.changes("people") == [("+", {"id": 2, "name": "bob"})]
-    with open_sink(ours._engine.chain.outputs[0].to) as sink:
+    with open_writer(ours._engine.chain.outputs[0].to) as sink:
         assert [entry.batch for entry in sink.entries("shop")] == [2, 1, 0]
 
 
@@ -287,9 +293,9 @@ def test_a_crash_loses_nothing_and_does_nothing_twice(trial: Begin, place: str |
 
 def test_what_was_committed_is_computed_again_and_not_written_again(trial: Begin) -> None:
     ours = trial(shop())
-    ours.crash("sink.after_commit")
+    ours.crash("store.after_commit")
     ours.feed("clicks", [click("/", 5)])
-    with open_sink(ours._engine.chain.outputs[0].to) as sink:
+    with open_writer(ours._engine.chain.outputs[0].to) as sink:
         (entry,) = sink.entries("shop")
     assert (entry.batch, entry.fence) == (0, 1), "by the one before the crash"
     ours.feed("clicks", [click("/", 6)])
@@ -309,7 +315,7 @@ def test_views_of_several_stores_are_written_each_to_its_own(trial: Begin) -> No
     pipeline.view("a", events.group_by().agg(n="sum(n)"))
     pipeline.view("b", events.group_by().agg(n="max(n)"), to="sqlite:other.db")
     ours = trial(pipeline)
-    ours.crash("sink.after_commit")  # of the first of them
+    ours.crash("store.after_commit")  # of the first of them
     ours.feed("events", [{"n": 1}, {"n": 2}])
     assert (ours.rows("a"), ours.rows("b")) == ([{"n": 3}], [{"n": 2}])
     assert {Path(output.to).name for output in ours._engine.chain.outputs} == {"views-0.db", "views-1.db"}

@@ -27,13 +27,13 @@ from millstream.event import Event
 from millstream.log import open_log
 from millstream.pipeline import Pipeline
 from millstream.runtime.run import Progress, run
-from millstream.runtime.sink_dispatch import parcel_of
-from millstream.sink import Outlet
-from millstream.sink.files import FileOutlet
-from millstream.sink.redis import RedisOutlet
-from millstream.sink.topic import TopicOutlet
+from millstream.runtime.sink_dispatch import change_set_of
+from millstream.sink import Sink
+from millstream.sink.files import FileSink
+from millstream.sink.redis import RedisSink
+from millstream.sink.topic import TopicSink
 from millstream.spark.session import spark_session
-from millstream.store import Batch, Target, open_sink
+from millstream.store import Batch, Target, open_writer
 from millstream.store.contract import WEIGHT
 from millstream.testing import KafkaBroker, PostgresServer, RedisServer
 
@@ -111,23 +111,23 @@ def _values(frame: DataFrame) -> Iterator[tuple[Any, ...]]:
 
 def _stored(stack: ExitStack, address: str) -> Write:
     """Into a store of views, with ledger and fence."""
-    sink = stack.enter_context(open_sink(address))
-    fence, number = sink.claim("bench"), iter(range(1_000))
-    sink.prepare("bench", "bench", [_TARGET])
+    writer = stack.enter_context(open_writer(address))
+    fence, number = writer.claim("bench"), iter(range(1_000))
+    writer.prepare("bench", "bench", [_TARGET])
 
     def write(frame: DataFrame) -> None:
-        sink.commit(Batch("bench", next(number), fence, changes={"totals": _weighted(frame)}))
+        writer.commit(Batch("bench", next(number), fence, changes={"totals": _weighted(frame)}))
 
     return write
 
 
-def _sent(stack: ExitStack, outlet: Outlet) -> Write:
-    """Into an outlet, with the batch's number."""
-    stack.enter_context(outlet)
+def _sent(stack: ExitStack, sink: Sink) -> Write:
+    """Into an sink, with the batch's number."""
+    stack.enter_context(sink)
     number = iter(range(1, 1_000))
 
     def write(frame: DataFrame) -> None:
-        outlet.send(outlet.pack(parcel_of(_TARGET, _weighted(frame))).payload, next(number), marked=True)
+        sink.send(sink.pack(change_set_of(_TARGET, _weighted(frame))).payload, next(number), marked=True)
 
     return write
 
@@ -176,7 +176,7 @@ def _kafka(stack: ExitStack, _: Path) -> Pair:
             "topic", "plain"
         ).save()
 
-    ours = _sent(stack, TopicOutlet(open_log(broker.url), "ours", "bench", ("k",)))
+    ours = _sent(stack, TopicSink(open_log(broker.url), "ours", "bench", ("k",)))
     return Pair(ours, write, "Spark's Kafka sink, at least once")
 
 
@@ -194,14 +194,14 @@ def _redis(stack: ExitStack, _: Path) -> Pair:
                     commands.execute()
             commands.execute()
 
-    return Pair(_sent(stack, RedisOutlet(server.url, "totals", "bench", ("k",))), write, "HSET by pipelines of 10,000")
+    return Pair(_sent(stack, RedisSink(server.url, "totals", "bench", ("k",))), write, "HSET by pipelines of 10,000")
 
 
 def _files(stack: ExitStack, folder: Path) -> Pair:
     def write(frame: DataFrame) -> None:
         frame.write.mode("append").parquet(str(folder / "plain"))
 
-    return Pair(_sent(stack, FileOutlet(folder / "ours", "parquet")), write, "Spark's Parquet writer, append")
+    return Pair(_sent(stack, FileSink(folder / "ours", "parquet")), write, "Spark's Parquet writer, append")
 
 
 # catching up

@@ -16,7 +16,7 @@ from millstream.event import Event
 from millstream.log import open_log
 from millstream.pipeline import Pipeline
 from millstream.runtime.run import Progress, run
-from millstream.store import open_sink
+from millstream.store import open_writer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -118,7 +118,7 @@ def delays(
     def seen(_: Progress) -> None:
         now = time.monotonic()
         warm.set()
-        entry = sink.last(pipeline.name)
+        entry = writer.last(pipeline.name)
         offsets = entry.offsets[topic] if entry else {}
         with lock:
             found.extend(now - at for partition, offset, at in pending if offsets.get(partition, 0) > offset)
@@ -140,7 +140,7 @@ def delays(
             time.sleep(0.05)
         stop.set()
 
-    with open_sink(pipeline.to) as sink:
+    with open_writer(pipeline.to) as writer:
         producer = threading.Thread(target=produce, daemon=True)
         producer.start()
         run(pipeline, spark=spark, progress=seen, stop=stop)

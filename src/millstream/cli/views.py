@@ -10,7 +10,7 @@ import click
 
 from millstream.cli.output import json_option, opened_pipeline, parse_time, quiet_spark, show, stderr
 from millstream.errors import UnknownView, ViewStoreUnavailable
-from millstream.store import open_store
+from millstream.store import open_reader
 from millstream.store.contract import ViewInfo
 from millstream.view import View
 
@@ -49,7 +49,7 @@ def list_views(where: str | None, as_json: bool) -> None:
     """
     rows = []
     for address in _stores(where):
-        with open_store(address) as store:
+        with open_reader(address) as store:
             for view in store.views():
                 facts = view._asdict()
                 facts["columns"] = ", ".join(f"{name} {kind}" for name, kind in view.columns)
@@ -105,7 +105,7 @@ def show_view(view: str, limit: int, at: str | None, where: str | None, as_json:
     if at is not None:
         table = _as_of(view, at, where)
     else:
-        with open_store(_holding(view, where)) as store:
+        with open_reader(_holding(view, where)) as store:
             table = store.table(view, limit)
     table = table.slice(0, limit)
     show(table.to_pylist(), {name: name for name in table.column_names}, as_json=as_json, empty=f"{view} is empty")
@@ -126,7 +126,7 @@ def query(view: str, sql: str, where: str | None, as_json: bool) -> None:
       millstream views query per_minute "SELECT page, sum(n) AS n FROM per_minute GROUP BY page"
       millstream views query per_minute "SELECT reason, count(*) AS n FROM millstream_dead_letters GROUP BY reason" --json
     """
-    with open_store(_holding(view, where)) as store:
+    with open_reader(_holding(view, where)) as store:
         names, rows = store.query(sql)
     found = [dict(zip(names, row, strict=True)) for row in rows]
     show(found, {name: name for name in names}, as_json=as_json, empty="no rows")
@@ -169,7 +169,7 @@ def _holding(view: str, where: str | None) -> str:
         defined.refuse_unkept()
     known: list[str] = []
     for address in _stores(where):
-        with open_store(address) as store:
+        with open_reader(address) as store:
             names = [each.name for each in store.views()]
         if view in names:
             return address

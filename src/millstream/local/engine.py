@@ -26,7 +26,7 @@ from millstream.relation.nodes import source_of
 from millstream.runtime.checkpoint import open_checkpoint
 from millstream.runtime.delivery import Delivery, Position
 from millstream.runtime.heartbeats import Heartbeats
-from millstream.store import open_sink
+from millstream.store import open_writer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,20 +68,20 @@ class Engine:
     def start(self) -> None:
         """Take up what is stored; a batch that was begun and is not stored is run again."""
         self._stack = ExitStack()
-        sinks = {}
+        writers = {}
         for address in dict.fromkeys(each.to for each in self.chain.outputs):
-            sink = self._stack.enter_context(open_sink(address, letters=self.pipeline.dead_letters))
-            sinks[address] = sink, sink.claim(self.pipeline.name, takeover=True)
+            writer = self._stack.enter_context(open_writer(address, letters=self.pipeline.dead_letters))
+            writers[address] = writer, writer.claim(self.pipeline.name, takeover=True)
             wanted = [self.local.targets[each.name] for each in self.chain.outputs if each.to == address]
-            sink.prepare(self.pipeline.name, self.pipeline.fingerprint(), wanted)
+            writer.prepare(self.pipeline.name, self.pipeline.fingerprint(), wanted)
         partitions = self.local.host.partitions
         starts = {feed.source.topic: dict.fromkeys(range(partitions[feed.number]), 0) for feed in self.chain.feeds}
-        last = next(iter(sinks.values()))[0].last(self.pipeline.name)
+        last = next(iter(writers.values()))[0].last(self.pipeline.name)
         checkpoint = open_checkpoint(self.folder / "checkpoint", self.pipeline, self.chain, starts, last, 1)
         self.position = Position(checkpoint.start, {topic: dict(found) for topic, found in checkpoint.start.items()})
         if last is not None:
             self.position = Position.restore(checkpoint.start, last.offsets, last.state)
-        self.delivery = Delivery(self.chain, self.local.targets, checkpoint.id, sinks, self.position, self.spark)
+        self.delivery = Delivery(self.chain, self.local.targets, checkpoint.id, writers, self.position, self.spark)
         self.heartbeats = Heartbeats(self.log, self.chain, self.position, self.pipeline.name)
         self.done = _read(self._path("state"), Stored) or Stored(ends=starts)
         self.stores: defaultdict[tuple[int, int, int], Memory] = defaultdict(Memory)

@@ -19,7 +19,7 @@ _EXPECTED = "topic:NAME, topic:NAME@LOG, redis://HOST:PORT/DB, files:FOLDER or a
 
 
 @dataclass(frozen=True, slots=True)
-class Outgoing:
+class SinkDefinition:
     """A sink: a view's changes, where they go, how surely, and what if a row is refused."""
 
     name: str

@@ -42,7 +42,7 @@ from millstream.spark import fast_path
 from millstream.spark.lowering import decode, feed_types, staged
 from millstream.spark.records import batch_records
 from millstream.spark.session import jvm_told
-from millstream.store import Batch, Sink, Target, open_sink
+from millstream.store import Batch, StoreWriter, Target, open_writer
 from millstream.store.contract import COUNTED, Refusal
 from millstream.store.lease import Keeper
 from millstream.store.net_changes import net_by_key, net_by_row
@@ -111,11 +111,11 @@ def run_batch(
     with ExitStack() as stack:
         log = stack.enter_context(open_log(pipeline.log, create=False, kafka=pipeline.kafka))
         first, last = range_of(log, chain, start, until)
-        sinks = {} if out is not None else _claim(stack, pipeline, chain, own=to is None)
+        writers = {} if out is not None else _claim(stack, pipeline, chain, own=to is None)
         if start is None and not forget_history:
             bounds = {topic: whole_bounds(log, topic) for topic in first}
-            for sink, _ in sinks.values():
-                check_start(pipeline.name, began_at(Path(), sink.last(pipeline.name)), bounds)
+            for writer, _ in writers.values():
+                check_start(pipeline.name, began_at(Path(), writer.last(pipeline.name)), bounds)
         session = session_for(pipeline, chain, spark)
         computed = compute(session, wanted, first, last, close=close, shortened=True)
         made, refused = computed.changes, list[tuple[str, Refusal]]()
@@ -131,13 +131,13 @@ def run_batch(
             tables = {**views, "millstream_admission": counts, "millstream_dead_letters": rejects}
             write_files(Path(out), tables, {**facts, "start": first, "end": last})
         identity = f"{BATCH}{uuid.uuid4().hex}"
-        for address, (sink, fence) in sinks.items():
+        for address, (writer, fence) in writers.items():
             names = [output.name for output in chain.outputs if output.to == address]
-            sink.forget(pipeline.name)
-            sink.prepare(pipeline.name, pipeline.fingerprint(), [computed.targets[name] for name in names])
+            writer.forget(pipeline.name)
+            writer.prepare(pipeline.name, pipeline.fingerprint(), [computed.targets[name] for name in names])
             changes = {name: made[name] for name in names}
             state = {**position.to_state(), "closed": close}
-            sink.commit(Batch(identity, 0, fence, last, changes, rejects, counts, state))
+            writer.commit(Batch(identity, 0, fence, last, changes, rejects, counts, state))
     summed = {name: sum(getattr(count, name) for count in computed.arrived.counts) for name in COUNTED}
     return Batched(pipeline.name, first, last, summed, time.monotonic() - began, views)
 
@@ -214,26 +214,26 @@ def range_of(log: Log, chain: Chain, start: Bound, until: Bound) -> tuple[Offset
     return first, last
 
 
-def _claim(stack: ExitStack, pipeline: Pipeline, chain: Chain, *, own: bool) -> dict[str, tuple[Sink, int]]:
+def _claim(stack: ExitStack, pipeline: Pipeline, chain: Chain, *, own: bool) -> dict[str, tuple[StoreWriter, int]]:
     """Become the writer of every target, unless a stream keeps views there; ``own`` are the pipeline's own targets."""
     hint = "name another store (--to) or a folder (--out), or remove views and checkpoint first"
     if own and any(identity_of(folder).exists() for folder in versions(folder_of(pipeline))):
         raise PipelineError(
             f"pipeline {pipeline.name} runs as a stream: its checkpoint is {pipeline.checkpoint}", hint=hint
         )
-    sinks = {}
+    writers = {}
     for address in sorted({output.to for output in chain.outputs}):
-        sink = stack.enter_context(open_sink(address, letters=pipeline.dead_letters))
-        fence = sink.claim(pipeline.name)
-        stack.callback(sink.release)
-        last = sink.last(pipeline.name)
+        writer = stack.enter_context(open_writer(address, letters=pipeline.dead_letters))
+        fence = writer.claim(pipeline.name)
+        stack.callback(writer.release)
+        last = writer.last(pipeline.name)
         if last is not None and not last.checkpoint.startswith(BATCH):
             raise PipelineError(
                 f"pipeline {pipeline.name}: a stream keeps its views in {address}, at batch {last.batch}", hint=hint
             )
-        stack.enter_context(Keeper(sink.renew))
-        sinks[address] = (sink, fence)
-    return sinks
+        stack.enter_context(Keeper(writer.renew))
+        writers[address] = (writer, fence)
+    return writers
 
 
 def _ends(spark: SparkSession, chain: Chain, pipeline: str, end: Offsets) -> DataFrame:

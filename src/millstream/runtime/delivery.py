@@ -24,7 +24,7 @@ from millstream.kernel.exchange.projection import finish_alone
 from millstream.plan.build import ORIGIN, Chain, Output
 from millstream.runtime.sink_dispatch import IMPATIENT, Patience, Sender, letters
 from millstream.spark.spill import taken_up
-from millstream.store import Batch, Sink, Target, judge_at
+from millstream.store import Batch, StoreWriter, Target, judge_at
 from millstream.store.contract import COUNTED, COUNTS, REJECTS, Refusal, refused_by
 from millstream.store.rejects import sort_out
 from millstream.store.sqlite.ledger import PLANNED
@@ -115,7 +115,7 @@ class Delivery:
         chain: Chain,
         targets: Mapping[str, Target],
         checkpoint: str,
-        sinks: Mapping[str, tuple[Sink, int]],
+        writers: Mapping[str, tuple[StoreWriter, int]],
         position: Position,
         spark: SparkSession | None,
         patience: Patience = IMPATIENT,
@@ -123,7 +123,7 @@ class Delivery:
     ) -> None:
         self.chain, self.targets, self.checkpoint = chain, targets, checkpoint
         # Not the session of a batch's frame: making a frame in it would make the query's copy everyone's active session.
-        self.sinks, self.position, self.spark = sinks, position, spark
+        self.writers, self.position, self.spark = writers, position, spark
         self.patience, self.senders = patience, senders
 
     def deliver(self, frame: DataFrame, batch: int, planned: Planned) -> Delivered:
@@ -150,12 +150,12 @@ class Delivery:
             for each in sender.send(batch, tables[sender.wanted.view])
         ]
         rejects = pa.concat_tables([rejects_table(arrived), letters(batch, refused)])
-        for address, (sink, fence) in self.sinks.items():
+        for address, (writer, fence) in self.writers.items():
             views = {output.name for output in self.chain.outputs if output.to == address and output.kept}
             changes = {name: table for name, table in tables.items() if name in views}
             state = {**self.position.to_state(), PLANNED: planned}
             whole = Batch(self.checkpoint, batch, fence, self.position.offsets, changes, rejects, counts, state)
-            self.patience.call("views", partial(sink.commit, whole))
+            self.patience.call("views", partial(writer.commit, whole))
         summed = {name: sum(getattr(count, name) for count in arrived.counts) for name in COUNTED}
         now = time.monotonic()
         return Delivered(batch, summed, now - began, now - writing)

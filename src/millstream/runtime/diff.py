@@ -17,7 +17,7 @@ from millstream.pipeline import Pipeline
 from millstream.plan.state_layout import kernels
 from millstream.runtime.checkpoint import folder_for, folder_of, read_checkpoint
 from millstream.runtime.setup import chain_of
-from millstream.store import Entry, open_sink, open_store
+from millstream.store import Entry, open_reader, open_writer
 
 Fate: TypeAlias = Literal["same", "changed", "new", "removed"]
 
@@ -96,8 +96,8 @@ def change_of(pipeline: Pipeline) -> Change:
 def last_of(pipeline: Pipeline) -> Entry | None:
     """The newest entry of the ledger, if there is one."""
     with suppress(ViewStoreUnavailable):
-        with open_store(pipeline.to):  # opening a sink would make one
+        with open_reader(pipeline.to):  # opening a sink would make one
             pass
-        with open_sink(pipeline.to) as sink:
-            return sink.last(pipeline.name)
+        with open_writer(pipeline.to) as writer:
+            return writer.last(pipeline.name)
     return None

@@ -16,12 +16,12 @@ from millstream.address import PostgresAddress, parse_address
 from millstream.errors import CheckpointMismatch, PipelineError, TakenOver, UnknownView
 from millstream.failpoint import failpoint
 from millstream.pipeline import Pipeline
-from millstream.relation.sinks import Outgoing
+from millstream.relation.sinks import SinkDefinition
 from millstream.runtime.checkpoint import folder_for, folder_of
 from millstream.runtime.sink_dispatch import IMPATIENT, Patience, Sender
 from millstream.runtime.sink_marks import sent_before
-from millstream.sink import Outlet, open_outlet
-from millstream.store import Sink, Target, open_sink, open_store
+from millstream.sink import Sink, open_sink
+from millstream.store import StoreWriter, Target, open_reader, open_writer
 from millstream.store.contract import LETTERS_KEPT, version_of
 from millstream.store.lease import Keeper
 from millstream.store.versioned import NEXT, OLD, Beside
@@ -38,36 +38,36 @@ def claimed(
     lost: Callable[[TakenOver], None] | None = None,
     patience: Patience = IMPATIENT,
     letters: int = LETTERS_KEPT,
-) -> dict[str, tuple[Sink, int]]:
+) -> dict[str, tuple[StoreWriter, int]]:
     """Become the only writer of a pipeline in these stores, for as long as the stack lives; by address, with the fences.
 
     A server that is away is waited for. A file is here, or something is wrong that waiting does not mend.
     """
-    sinks: dict[str, tuple[Sink, int]] = {}
+    writers: dict[str, tuple[StoreWriter, int]] = {}
     for address in sorted(addresses):
         waiting = patience if isinstance(parse_address(address), PostgresAddress) else IMPATIENT
-        sink = stack.enter_context(waiting.call("views", partial(open_sink, address, letters=letters)))
+        writer = stack.enter_context(waiting.call("views", partial(open_writer, address, letters=letters)))
         if beside:
-            sink = Beside(sink)
-        fence = waiting.call("views", partial(sink.claim, pipeline, takeover=takeover))
-        stack.callback(sink.release)
-        stack.enter_context(Keeper(sink.renew, lost=lost))
-        sinks[address] = (sink, fence)
+            writer = Beside(writer)
+        fence = waiting.call("views", partial(writer.claim, pipeline, takeover=takeover))
+        stack.callback(writer.release)
+        stack.enter_context(Keeper(writer.renew, lost=lost))
+        writers[address] = (writer, fence)
+    return writers
+
+
+def open_sinks(stack: ExitStack, pipeline: Pipeline, patience: Patience = IMPATIENT) -> dict[str, Sink]:
+    """Open every sink of a pipeline, for as long as the stack lives."""
+    sinks = {}
+    for name, wanted in pipeline.sinks.items():
+        key = pipeline.views[wanted.view].key
+        opening = partial(open_sink, wanted, pipeline.name, key, log=pipeline.log, kafka=pipeline.kafka)
+        sinks[name] = stack.enter_context(patience.call(f"sink {name}", opening))
     return sinks
 
 
-def open_outlets(stack: ExitStack, pipeline: Pipeline, patience: Patience = IMPATIENT) -> dict[str, Outlet]:
-    """Open every sink of a pipeline, for as long as the stack lives."""
-    outlets = {}
-    for name, wanted in pipeline.sinks.items():
-        key = pipeline.views[wanted.view].key
-        opening = partial(open_outlet, wanted, pipeline.name, key, log=pipeline.log, kafka=pipeline.kafka)
-        outlets[name] = stack.enter_context(patience.call(f"sink {name}", opening))
-    return outlets
-
-
-def clear_outlets(
-    outlets: Mapping[str, Outlet],
+def clear_sinks(
+    sinks: Mapping[str, Sink],
     pipeline: Pipeline,
     epoch: int,
     folder: Path,
@@ -81,37 +81,37 @@ def clear_outlets(
     What is only ever added to a sink would be there twice: that is refused unless ``again`` asks for it. ``ran`` says that the pipeline has run into its stores: a view that is not there was kept nowhere. One that has not begins, rebuilt
     or not.
     """
-    stored = {name: _stored(pipeline.views[pipeline.sinks[name].view]) for name in outlets}
+    stored = {name: _stored(pipeline.views[pipeline.sinks[name].view]) for name in sinks}
     for name, found in stored.items():
         view = pipeline.views[pipeline.sinks[name].view]
         if not view.key and isinstance(pipeline.sinks[name].to, str) and not again:
-            _refuse_twice(pipeline.sinks[name], outlets[name], folder, patience)
+            _refuse_twice(pipeline.sinks[name], sinks[name], folder, patience)
         if found is None and view.key and ran:
-            _refuse_unknown(pipeline.sinks[name], outlets[name], folder, patience)
+            _refuse_unknown(pipeline.sinks[name], sinks[name], folder, patience)
     for name, found in stored.items():
         if found is not None:
             target, rows = found
-            Sender(pipeline.sinks[name], target, outlets[name], epoch, folder, patience).clear(rows)
+            Sender(pipeline.sinks[name], target, sinks[name], epoch, folder, patience).clear(rows)
 
 
 def _stored(view: View) -> tuple[Target, pa.Table] | None:
     """What its store has of a view, even one that is to be kept nowhere from now on; None if nothing."""
-    with suppress(UnknownView), open_store(view.to) as store:
+    with suppress(UnknownView), open_reader(view.to) as store:
         rows = store.table(view.name)
         known = {each.name: each for each in store.views()}[view.name]
         return Target(view.name, rows.schema, known.key, known.append), rows
     return None
 
 
-def _has_rows(wanted: Outgoing, outlet: Outlet, folder: Path, patience: Patience) -> bool:
+def _has_rows(wanted: SinkDefinition, sink: Sink, folder: Path, patience: Patience) -> bool:
     """Whether a sink was sent something; one that keeps no numbers was, for all we know, if it was met."""
-    last = patience.call(f"sink {wanted.name}", outlet.last)
+    last = patience.call(f"sink {wanted.name}", sink.last)
     return last is not None or (wanted.mode != "exactly once" and sent_before(folder, wanted.name))
 
 
-def _refuse_twice(wanted: Outgoing, outlet: Outlet, folder: Path, patience: Patience) -> None:
+def _refuse_twice(wanted: SinkDefinition, sink: Sink, folder: Path, patience: Patience) -> None:
     """Refuse to send all rows of a view without a key to a sink that has them: nothing there would be replaced."""
-    if _has_rows(wanted, outlet, folder, patience):
+    if _has_rows(wanted, sink, folder, patience):
         raise PipelineError(
             f"sink {wanted.name} to {wanted.where}: view {wanted.view} has no key, so all its rows would be added again to those"
             " that are there",
@@ -119,9 +119,9 @@ def _refuse_twice(wanted: Outgoing, outlet: Outlet, folder: Path, patience: Pati
         )
 
 
-def _refuse_unknown(wanted: Outgoing, outlet: Outlet, folder: Path, patience: Patience) -> None:
+def _refuse_unknown(wanted: SinkDefinition, sink: Sink, folder: Path, patience: Patience) -> None:
     """Refuse to compute a view with a key anew for a sink that has rows of it, when nobody knows which."""
-    if not _has_rows(wanted, outlet, folder, patience):
+    if not _has_rows(wanted, sink, folder, patience):
         return
     raise PipelineError(
         f"sink {wanted.name} to {wanted.where}: which rows of view {wanted.view} it has is not known, because they were kept"
@@ -130,7 +130,7 @@ def _refuse_unknown(wanted: Outgoing, outlet: Outlet, folder: Path, patience: Pa
     )
 
 
-def first_rows(wanted: Outgoing, view: View) -> pa.Table:
+def first_rows(wanted: SinkDefinition, view: View) -> pa.Table:
     """What a sink that is new to a pipeline that has run gets first: what its view holds, if that is kept."""
     if not view.kept:
         raise CheckpointMismatch(
@@ -150,30 +150,30 @@ def refuse_beside(pipeline: Pipeline) -> None:
             )
 
 
-def before_of(wanted: Outgoing, view: View, pipeline: Pipeline, sink: Sink) -> pa.Table | None:
+def before_of(wanted: SinkDefinition, view: View, pipeline: Pipeline, writer: StoreWriter) -> pa.Table | None:
     """What the version before an exchange holds of a view, if the sink of changes had it."""
     for version in (OLD, NEXT):
-        last = sink.last(pipeline.name + version)
+        last = writer.last(pipeline.name + version)
         if last is not None and sent_before(folder_for(folder_of(pipeline), last), wanted.name):
-            with suppress(UnknownView), open_store(view.to) as store:
+            with suppress(UnknownView), open_reader(view.to) as store:
                 return store.table(version_of(view.name, version))
     return None
 
 
-def exchange(pipeline: str, sinks: Mapping[str, Sink], coming: str, going: str) -> None:
+def exchange(pipeline: str, writers: Mapping[str, StoreWriter], coming: str, going: str) -> None:
     """Let one version take the place of the stored one in all stores."""
-    for sink in sinks.values():
-        sink.swap(pipeline, pipeline + coming, pipeline + going)
+    for writer in writers.values():
+        writer.swap(pipeline, pipeline + coming, pipeline + going)
         failpoint("rebuild.after_swap")
 
 
-def finish_exchange(pipeline: str, sinks: Mapping[str, Sink]) -> None:
+def finish_exchange(pipeline: str, writers: Mapping[str, StoreWriter]) -> None:
     """Finish an exchange that was cut short between two stores: the first one has what in another is still the version beside."""
-    first = next(iter(sinks.values())).last(pipeline)
-    for sink in sinks.values():
-        last = sink.last(pipeline)
+    first = next(iter(writers.values())).last(pipeline)
+    for writer in writers.values():
+        last = writer.last(pipeline)
         for coming, going in ((NEXT, OLD), (OLD, NEXT)):
-            beside = sink.last(pipeline + coming)
+            beside = writer.last(pipeline + coming)
             if first and last and beside and last.checkpoint != first.checkpoint == beside.checkpoint:
-                sink.swap(pipeline, pipeline + coming, pipeline + going)
+                writer.swap(pipeline, pipeline + coming, pipeline + going)
                 break

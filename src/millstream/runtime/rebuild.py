@@ -17,12 +17,12 @@ from millstream.pipeline import Pipeline
 from millstream.runtime.checkpoint import folder_for, folder_of, read_checkpoint, renumber, versions
 from millstream.runtime.delivery import Position
 from millstream.runtime.diff import last_of
-from millstream.runtime.ownership import claimed, exchange, open_outlets, refuse_beside
+from millstream.runtime.ownership import claimed, exchange, open_sinks, refuse_beside
 from millstream.runtime.run import Progress, run
 from millstream.runtime.setup import chain_of
 from millstream.runtime.sink_dispatch import IMPATIENT, epoch_after
 from millstream.runtime.topic_identity import check_past
-from millstream.store import Sink
+from millstream.store import StoreWriter
 from millstream.store.versioned import NEXT, OLD
 
 if TYPE_CHECKING:
@@ -79,26 +79,26 @@ def _exchange(
 ) -> None:
     with ExitStack() as stack:
         addresses = {output.to for output in chain_of(pipeline).outputs}
-        sinks = claimed(stack, pipeline.name, addresses, takeover=takeover)
+        writers = claimed(stack, pipeline.name, addresses, takeover=takeover)
         meanwhile()  # reads what the old version had read by the time it ended
-        outlets = open_outlets(stack, pipeline)
-        stores = {address: sink for address, (sink, _) in sinks.items()}
-        last = next(filter(None, (sink.last(pipeline.name + coming) for sink in stores.values())), None)
+        sinks = open_sinks(stack, pipeline)
+        stores = {address: writer for address, (writer, _) in writers.items()}
+        last = next(filter(None, (writer.last(pipeline.name + coming) for writer in stores.values())), None)
         if last is None:
             raise PipelineError(
                 f"pipeline {pipeline.name}: there is no version {pipeline.name + coming} to take its place",
                 hint="`millstream rebuild` makes one, and keeps the one before it",
             )
-        fence = max(fence for _, fence in sinks.values())
-        renumber(folder_for(folder_of(pipeline), last), epoch_after(fence, outlets, IMPATIENT))
+        fence = max(fence for _, fence in writers.values())
+        renumber(folder_for(folder_of(pipeline), last), epoch_after(fence, sinks, IMPATIENT))
         exchange(pipeline.name, stores, coming, going)
         _tidy(pipeline, stores)
 
 
-def _tidy(pipeline: Pipeline, stores: Mapping[str, Sink]) -> None:
+def _tidy(pipeline: Pipeline, stores: Mapping[str, StoreWriter]) -> None:
     """Remove checkpoints of versions that are no more."""
     names = [pipeline.name + version for version in ("", NEXT, OLD)]
-    known = {last.checkpoint for sink in stores.values() for name in names if (last := sink.last(name)) is not None}
+    known = {last.checkpoint for writer in stores.values() for name in names if (last := writer.last(name)) is not None}
     for folder in versions(folder_of(pipeline)):
         found = read_checkpoint(folder)
         if found is not None and found.id not in known:

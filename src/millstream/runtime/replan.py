@@ -10,18 +10,18 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-from millstream.relation.sinks import Outgoing
+from millstream.relation.sinks import SinkDefinition
 from millstream.runtime.offset_log import drop_plan, unwritten
 from millstream.runtime.sink_dispatch import Patience
 from millstream.runtime.sink_marks import EPOCH, Marks
-from millstream.sink import Outlet
+from millstream.sink import Sink
 from millstream.store import Entry
 
 
 def unplan(
     folder: Path,
     lasts: Mapping[str, Entry | None],
-    sinks: Mapping[str, tuple[Outgoing, Outlet]],
+    sinks: Mapping[str, tuple[SinkDefinition, Sink]],
     epoch: int,
     fresh: int,
     patience: Patience,
@@ -31,7 +31,7 @@ def unplan(
     ``epoch`` is that of the checkpoint, ``fresh`` one above all that was sent.
     """
     marks = {name: Marks(folder, name, epoch) for name in sinks}
-    numbers = {name: patience.call(f"sink {name}", outlet.last) for name, (_, outlet) in sinks.items()}
+    numbers = {name: patience.call(f"sink {name}", sink.last) for name, (_, sink) in sinks.items()}
     for name in sinks:
         marks[name].settle(numbers[name])
     planned = unwritten(folder, lasts)
@@ -45,10 +45,10 @@ def unplan(
             return f"{stays}{name} has it"
         if (marks[name].acknowledged(marks[name].number(planned)) or 0) > (numbers[name] or 0):
             return f"{stays}{name} lacks what it acknowledged, and gets that first"
-    for name, (_, outlet) in sinks.items():
+    for name, (_, sink) in sinks.items():
         above = max(fresh, marks[name].epoch + 1)
         marks[name].seal(above)
-        sealing = partial(outlet.seal, above << EPOCH, after=numbers[name])
+        sealing = partial(sink.seal, above << EPOCH, after=numbers[name])
         if not patience.call(f"sink {name}", sealing):
             return f"{stays}{name} has a part of it"
         marks[name].settle(above << EPOCH)

@@ -50,7 +50,7 @@ from millstream.runtime.delivery import Delivered, Delivery, Position, to_time
 from millstream.runtime.failure import explain, room_told
 from millstream.runtime.heartbeats import Heartbeats, finished_offsets
 from millstream.runtime.offset_log import check_progress, drop_unplanned, secure
-from millstream.runtime.ownership import before_of, claimed, clear_outlets, finish_exchange, first_rows, open_outlets
+from millstream.runtime.ownership import before_of, claimed, clear_sinks, finish_exchange, first_rows, open_sinks
 from millstream.runtime.progress_report import guarded
 from millstream.runtime.relocate import settle
 from millstream.runtime.replan import unplan
@@ -58,7 +58,7 @@ from millstream.runtime.retention_check import check_history
 from millstream.runtime.setup import as_it_runs, chain_of, our_settings, session_for, targets_of
 from millstream.runtime.sink_dispatch import Patience, Sender, epoch_after
 from millstream.runtime.topic_identity import check_ends, check_same, check_start, ids_of
-from millstream.sink import Outlet
+from millstream.sink import Sink
 from millstream.spark import fast_path, spill
 from millstream.spark.distribute_code import check_shared
 from millstream.spark.lowering import decode, feed_types, staged
@@ -206,7 +206,7 @@ class _Run:
             addresses = {output.to for output in self.chain.outputs}
             if not (self.options.rebuild or self.options.beside):
                 refuse_lost_views(folder_of(self.pipeline), self.pipeline, addresses)
-            sinks = claimed(
+            writers = claimed(
                 stack,
                 self.pipeline.name,
                 addresses,
@@ -216,20 +216,20 @@ class _Run:
                 patience=self.patience,
                 letters=self.pipeline.dead_letters,
             )
-            outlets: dict[str, Outlet] = {}
+            sinks: dict[str, Sink] = {}
             if not self.options.beside:
-                finish_exchange(self.pipeline.name, {address: sink for address, (sink, _) in sinks.items()})
-                outlets = open_outlets(stack, self.pipeline, self.patience)
-            epoch = epoch_after(next(iter(sinks.values()))[1], outlets, self.patience)
-            lasts = {address: sink.last(self.pipeline.name) for address, (sink, _) in sinks.items()}
+                finish_exchange(self.pipeline.name, {address: writer for address, (writer, _) in writers.items()})
+                sinks = open_sinks(stack, self.pipeline, self.patience)
+            epoch = epoch_after(next(iter(writers.values()))[1], sinks, self.patience)
+            lasts = {address: writer.last(self.pipeline.name) for address, (writer, _) in writers.items()}
             folder = folder_for(folder_of(self.pipeline), next(filter(None, lasts.values()), None))
             if self.options.beside and not any(lasts.values()):
                 folder = fresh_folder(folder)
             if self.options.rebuild:
                 if not self.options.forget_history:
                     check_start(self.pipeline.name, began_at(folder, next(filter(None, lasts.values()), None)), bounds)
-                clear_outlets(
-                    outlets,
+                clear_sinks(
+                    sinks,
                     self.pipeline,
                     epoch,
                     folder,
@@ -237,8 +237,8 @@ class _Run:
                     ran=any(lasts.values()),
                     again=self.options.send_again,
                 )
-                for sink, _ in sinks.values():
-                    sink.forget(self.pipeline.name)
+                for writer, _ in writers.values():
+                    writer.forget(self.pipeline.name)
                 shutil.rmtree(folder, ignore_errors=True)
                 lasts = dict.fromkeys(lasts)
             starts = {topic: {p: bound.start for p, bound in found.items()} for topic, found in bounds.items()}
@@ -254,7 +254,7 @@ class _Run:
                 folder, self.pipeline, self.chain, starts, last, spark.sparkContext.defaultParallelism, epoch, topics
             )
             check_progress(folder, self.pipeline.name, lasts)
-            leading = {name: (self.pipeline.sinks[name], outlet) for name, outlet in outlets.items()}
+            leading = {name: (self.pipeline.sinks[name], sink) for name, sink in sinks.items()}
             if stays := unplan(folder, lasts, leading, checkpoint.epoch, epoch, self.patience):
                 self._wait(stays)
             drop_unplanned(folder)
@@ -284,32 +284,32 @@ class _Run:
                 decoded = self._decoded(spark, folder, partitions)
                 types = feed_types(decoded, self.chain)
             targets = targets_of(spark, self.pipeline, self.chain, types)
-            for address, (sink, _) in sinks.items():
+            for address, (writer, _) in writers.items():
                 kept = [output.name for output in self.chain.outputs if output.to == address and output.kept]
-                sink.prepare(self.pipeline.name, self.pipeline.fingerprint(), [targets[name] for name in kept])
+                writer.prepare(self.pipeline.name, self.pipeline.fingerprint(), [targets[name] for name in kept])
             senders = [
                 Sender(
                     self.pipeline.sinks[name],
                     targets[self.pipeline.sinks[name].view],
-                    outlet,
+                    sink,
                     checkpoint.epoch,
                     folder,
                     self.patience,
                 )
-                for name, outlet in outlets.items()
+                for name, sink in sinks.items()
             ]
             for sender in senders:
                 view = self.pipeline.views[sender.wanted.view]
                 sender.begin(
                     last.batch if last else None,
                     partial(first_rows, sender.wanted, view),
-                    partial(before_of, sender.wanted, view, self.pipeline, sinks[view.to][0]),
+                    partial(before_of, sender.wanted, view, self.pipeline, writers[view.to][0]),
                 )
             if self.options.close and self._comes_at_once(bounds):
                 self.heartbeats.close()
                 self.closed = True
             self.delivery = Delivery(
-                self.chain, targets, checkpoint.id, sinks, self.position, spark, self.patience, senders
+                self.chain, targets, checkpoint.id, writers, self.position, spark, self.patience, senders
             )
             with our_settings(spark, checkpoint.tasks):
                 query = self._start(decoded, types, folder)

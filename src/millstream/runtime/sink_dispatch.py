@@ -28,10 +28,10 @@ from millstream.errors import (
     ViewStoreUnavailable,
 )
 from millstream.failpoint import failpoint
-from millstream.relation.sinks import Outgoing
+from millstream.relation.sinks import SinkDefinition
 from millstream.runtime.offset_log import newest_planned
 from millstream.runtime.sink_marks import EPOCH, Marks
-from millstream.sink import Outlet, Parcel
+from millstream.sink import ChangeSet, Sink
 from millstream.sink.contract import check_remembered
 from millstream.store.contract import REJECTS, WEIGHT, Refusal, Target
 from millstream.store.net_changes import net_by_key, net_by_row, one_zero
@@ -78,9 +78,9 @@ class Sender:
     """Sends the changes of one view to one sink."""
 
     def __init__(
-        self, wanted: Outgoing, target: Target, outlet: Outlet, epoch: int, folder: Path, patience: Patience
+        self, wanted: SinkDefinition, target: Target, sink: Sink, epoch: int, folder: Path, patience: Patience
     ) -> None:
-        self.wanted, self.target, self._outlet = wanted, target, outlet
+        self.wanted, self.target, self._sink = wanted, target, sink
         self._folder, self._patience = folder, patience
         self._marks = Marks(folder, wanted.name, epoch)
         self._stored: Callable[[], pa.Table] | None = None
@@ -91,7 +91,7 @@ class Sender:
 
         ``before`` gives what the version of the view held that the sink has, if there was one: then it gets the difference.
         """
-        last = self._patience.call(f"sink {self.wanted.name}", self._outlet.last)
+        last = self._patience.call(f"sink {self.wanted.name}", self._sink.last)
         if last is not None and last >> EPOCH > self._marks.epoch:
             raise CheckpointMismatch(
                 f"sink {self.wanted.name}: {self.wanted.where} was written by a later run than that of this checkpoint",
@@ -108,29 +108,29 @@ class Sender:
         elif batch is not None:
             self._remember(batch, last, stored)
         self._stored, self._at = stored, -1 if batch is None else batch
-        place = self._patience.call(f"sink {self.wanted.name}", self._outlet.place)
+        place = self._patience.call(f"sink {self.wanted.name}", self._sink.place)
         self._marks.keep(met=self._marks.get("met") or self._marks.base + 1, place=place)
 
     def clear(self, stored: pa.Table) -> None:
         """Tell that every key is gone, before a view is computed anew: what it will not have again must not stay."""
         if self.target.key and set(self.target.key) <= set(stored.column_names):
             frame = pl.DataFrame(stored).select(self.target.key)
-            self._deliver(Parcel(pl.DataFrame(schema=pl.DataFrame(stored).schema), frame), self._marks.base)
+            self._deliver(ChangeSet(pl.DataFrame(schema=pl.DataFrame(stored).schema), frame), self._marks.base)
 
     def send(self, batch: int, changes: pa.Table) -> list[Refusal]:
         """Send a batch; gives the rows that were refused, where that does not stop the pipeline."""
         sequence, after = self._marks.number(batch), self._marks.acknowledged(self._marks.number(batch - 1))
-        parcel = parcel_of(self.target, changes)
+        change_set = change_set_of(self.target, changes)
         try:
-            return self._deliver(parcel, sequence, after)
+            return self._deliver(change_set, sequence, after)
         except SinkForgot as error:
             if self._restored(after):
-                return self._deliver(parcel, sequence, after)
+                return self._deliver(change_set, sequence, after)
             if self._stored is None or batch <= self._at:
                 raise
             rows = _weighing(self._whole(error, self._stored), 1)
             whole = pa.concat_tables([rows.select(changes.column_names).cast(changes.schema), changes])
-            return self._deliver(parcel_of(self.target, whole), sequence, None)
+            return self._deliver(change_set_of(self.target, whole), sequence, None)
 
     def _remember(self, batch: int, last: int | None, stored: Callable[[], pa.Table]) -> None:
         """Send a sink all that its view holds as of ``batch``, if it lacks what it acknowledged up to then."""
@@ -144,20 +144,20 @@ class Sender:
             if not begun and self._restored(acknowledged):
                 return
             rows = _weighing(self._whole(error, stored), 1)
-            self._deliver(parcel_of(self.target, rows), number, None)
+            self._deliver(change_set_of(self.target, rows), number, None)
 
     def _restored(self, number: int | None) -> bool:
         """Give a sink its number again, if that is all that it has lost."""
         if number is None or not self._marks.place:
             return False
-        restoring = partial(self._outlet.restore, self._marks.place, number)
+        restoring = partial(self._sink.restore, self._marks.place, number)
         return self._patience.call(f"sink {self.wanted.name}", restoring)
 
     def _whole(self, error: SinkForgot, stored: Callable[[], pa.Table]) -> pa.Table:
         """All that the view holds, for a sink that has forgotten and is ready for it; else the error, with what to do."""
         what = f"sink {self.wanted.name}: {error.message}"
         hint = f"{error.hint}; give the sink an empty place or another name, and it begins with all that view {self.wanted.view} holds"
-        if not self._patience.call(f"sink {self.wanted.name}", self._outlet.anew):
+        if not self._patience.call(f"sink {self.wanted.name}", self._sink.anew):
             raise SinkForgot(f"{what}; only a part of it is gone, and nobody knows which", hint=hint) from error
         try:
             rows = stored()
@@ -168,21 +168,21 @@ class Sender:
 
     def close(self) -> None:
         """Close the sink."""
-        self._outlet.close()
+        self._sink.close()
 
-    def _deliver(self, parcel: Parcel, sequence: int, after: int | None = None) -> list[Refusal]:
-        if parcel.empty:
+    def _deliver(self, change_set: ChangeSet, sequence: int, after: int | None = None) -> list[Refusal]:
+        if change_set.empty:
             return []
-        payload, refused = self._outlet.pack(parcel)
+        payload, refused = self._sink.pack(change_set)
         self._judge(refused)
         once = self.wanted.mode == "at most once"
         if once and (self._marks.get("begun") or -1) >= sequence:
             return refused
-        failpoint("outlet.before_send")
+        failpoint("sink.before_send")
         if once:
             self._marks.keep(begun=sequence)
             try:
-                later = self._outlet.send(payload, sequence, marked=False)
+                later = self._sink.send(payload, sequence, marked=False)
             except FAILED:
                 raise
             except UNAVAILABLE as error:
@@ -192,11 +192,11 @@ class Sender:
             marked = self.wanted.mode == "exactly once"
             later = self._patience.call(
                 f"sink {self.wanted.name}",
-                lambda: self._outlet.send(payload, sequence, marked=marked, after=after if marked else None),
+                lambda: self._sink.send(payload, sequence, marked=marked, after=after if marked else None),
             )
             if marked and (known := self._marks.get("sent") or 0) < sequence:
                 self._marks.keep(sent=sequence, before=known)
-        failpoint("outlet.after_send")
+        failpoint("sink.after_send")
         self._judge(later)
         return [*refused, *later]
 
@@ -213,23 +213,23 @@ def _weighing(rows: pa.Table, weight: int) -> pa.Table:
     return rows.append_column(WEIGHT, pa.array([weight] * rows.num_rows, pa.int64()))
 
 
-def epoch_after(fence: int, outlets: Mapping[str, Outlet], patience: Patience) -> int:
+def epoch_after(fence: int, sinks: Mapping[str, Sink], patience: Patience) -> int:
     """A number for a new checkpoint, above whatever was sent from earlier ones."""
-    lasts = [patience.call(f"sink {name}", outlet.last) or 0 for name, outlet in outlets.items()]
+    lasts = [patience.call(f"sink {name}", sink.last) or 0 for name, sink in sinks.items()]
     return max(fence, *(1 + (last >> EPOCH) for last in lasts), 0)
 
 
-def parcel_of(target: Target, changes: pa.Table) -> Parcel:
-    """The net change of a view, as outlets take it."""
+def change_set_of(target: Target, changes: pa.Table) -> ChangeSet:
+    """The net change of a view, as sinks take it."""
     frame = pl.DataFrame(changes)
     if target.key:
-        return Parcel(*net_by_key(target, frame))
+        return ChangeSet(*net_by_key(target, frame))
     if target.append and in_line(frame, target.identity) and (frame[WEIGHT] == 1).all():
         rows = one_zero(frame.drop(WEIGHT))
-        return Parcel(rows, rows.clear())
+        return ChangeSet(rows, rows.clear())
     summed = net_by_row(frame)
     none = summed.clear().drop(WEIGHT)
-    return Parcel(summed.drop(WEIGHT).sort(target.identity) if target.append else summed, none)
+    return ChangeSet(summed.drop(WEIGHT).sort(target.identity) if target.append else summed, none)
 
 
 def in_line(rows: pl.DataFrame, identity: Sequence[str]) -> bool:

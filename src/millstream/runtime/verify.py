@@ -24,7 +24,7 @@ from millstream.runtime.failure import tells_room
 from millstream.runtime.setup import chain_of, session_for
 from millstream.runtime.topic_identity import check_past
 from millstream.spark.session import jvm_told
-from millstream.store import Entry, open_sink, open_store
+from millstream.store import Entry, open_reader, open_writer
 from millstream.store.contract import COUNTED
 
 if TYPE_CHECKING:
@@ -91,10 +91,10 @@ def verify(pipeline: Pipeline, *, spark: SparkSession | None = None) -> Verified
 
 def entries_of(pipeline: Pipeline, address: str, limit: int = 1000) -> list[Entry]:
     """The newest entries of a ledger, newest first, at least one."""
-    with open_store(address):  # says what to do if there is none; opening a sink would make one
+    with open_reader(address):  # says what to do if there is none; opening a sink would make one
         pass
-    with open_sink(address) as sink:
-        entries = sink.entries(pipeline.name, limit)
+    with open_writer(address) as writer:
+        entries = writer.entries(pipeline.name, limit)
     if not entries:
         raise PipelineError(f"pipeline {pipeline.name} has not run yet", hint="`millstream run FILE --once`")
     return entries
@@ -119,9 +119,9 @@ def _snapshot(pipeline: Pipeline, chain: Chain) -> tuple[Entry, dict[str, pa.Tab
         before = [_last(pipeline, address) for address in addresses]
         stored = {}
         for output in (each for each in chain.outputs if each.kept):
-            with open_store(output.to) as store:
+            with open_reader(output.to) as store:
                 stored[output.name] = store.table(output.name)
-        with open_store(chain.outputs[0].to) as store:
+        with open_reader(chain.outputs[0].to) as store:
             admission = store.admission(pipeline.name)
         if [_last(pipeline, address) for address in addresses] == before:
             return before[0], stored, admission

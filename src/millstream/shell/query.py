@@ -34,7 +34,7 @@ from millstream.relation.nodes import Emit, Node, Select, Source, Top, sources_o
 from millstream.relation.relation import Relation
 from millstream.shell.rejected import LETTERS, VERDICTS, Rejected
 from millstream.sink.function import Change
-from millstream.store import open_store
+from millstream.store import open_reader
 from millstream.store.contract import WEIGHT
 from millstream.store.net_changes import net_by_row
 from millstream.view import View
@@ -164,7 +164,7 @@ class Query:
             self._session()
             done = run(self.pipeline, heartbeats=False, stop=stop)
             self.rejected.reset(done.records, {each: getattr(done, each) for each in VERDICTS})
-            with open_store(self.pipeline.to) as store:
+            with open_reader(self.pipeline.to) as store:
                 self.rejected.letters = store.dead_letters(limit=LETTERS).to_pylist()[::-1]
 
     @contextmanager

@@ -1,39 +1,39 @@
-"""Where the changes of a view go besides its store: :func:`open_outlet` turns a sink's definition into the place."""
+"""Where the changes of a view go besides its store: :func:`open_sink` turns a sink's definition into the place."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
 
-from millstream.relation.sinks import Outgoing, folder_of, scheme_of
+from millstream.relation.sinks import SinkDefinition, folder_of, scheme_of
 from millstream.secret import resolve
-from millstream.sink.contract import Outlet, Parcel
+from millstream.sink.contract import ChangeSet, Sink
 
-__all__ = ["Outlet", "Parcel", "open_outlet"]
+__all__ = ["ChangeSet", "Sink", "open_sink"]
 
 
-def open_outlet(
-    wanted: Outgoing, pipeline: str, key: tuple[str, ...], *, log: str, kafka: Mapping[str, str] | None = None
-) -> Outlet:
+def open_sink(
+    wanted: SinkDefinition, pipeline: str, key: tuple[str, ...], *, log: str, kafka: Mapping[str, str] | None = None
+) -> Sink:
     """Open the place of a sink; ``log`` is the pipeline's own, for topics that name no other."""
     producer = f"millstream.{pipeline}.{wanted.name}"
     if not isinstance(wanted.to, str):
-        from millstream.sink.function import CallOutlet
+        from millstream.sink.function import FunctionSink
 
-        return CallOutlet(wanted.to, producer, key)
+        return FunctionSink(wanted.to, producer, key)
     scheme = scheme_of(wanted.to)
     if scheme.startswith("redis"):
-        from millstream.sink.redis import RedisOutlet
+        from millstream.sink.redis import RedisSink
 
-        return RedisOutlet(wanted.to, wanted.view, producer, key)
+        return RedisSink(wanted.to, wanted.view, producer, key)
     address = resolve(wanted.to)
     if scheme == "topic":
         from millstream.log import open_log
-        from millstream.sink.topic import TopicOutlet
+        from millstream.sink.topic import TopicSink
 
         topic, _, other = address.partition(":")[2].partition("@")
-        return TopicOutlet(open_log(other or log, kafka=kafka), topic, producer, key)
-    from millstream.sink.files import FileOutlet
+        return TopicSink(open_log(other or log, kafka=kafka), topic, producer, key)
+    from millstream.sink.files import FileSink
 
     folder = folder_of(address)
-    return FileOutlet(Path(folder.path), folder.format, folder.partition)
+    return FileSink(Path(folder.path), folder.format, folder.partition)

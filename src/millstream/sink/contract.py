@@ -1,8 +1,8 @@
-"""What an outlet is: where the changes of a view go besides the store that keeps it, a batch at a time and in order.
+"""What an sink is: where the changes of a view go besides the store that keeps it, a batch at a time and in order.
 
-A batch has a number that only grows, over restarts and rebuilds. Where an outlet can keep that number together with the
+A batch has a number that only grows, over restarts and rebuilds. Where an sink can keep that number together with the
 data, sending a batch again adds nothing, and a process that was left behind, whose numbers are lower, adds nothing either.
-Every outlet must pass ``tests/contracts/sink.py``.
+Every sink must pass ``tests/contracts/sink.py``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from millstream.errors import SinkForgot
 from millstream.store.contract import Refusal
 
 
-class Parcel(NamedTuple):
+class ChangeSet(NamedTuple):
     """The net change of a view in a batch.
 
     Of a view with a key, the new row of each key that changed, and the keys that are gone. Of any other, rows with a column
@@ -34,13 +34,13 @@ class Parcel(NamedTuple):
 
 
 class Packed(NamedTuple):
-    """A parcel as the outlet sends it, without the rows that it does not take."""
+    """A change_set as the sink sends it, without the rows that it does not take."""
 
     payload: Any
     refusals: list[Refusal]
 
 
-class Outlet(ABC):
+class Sink(ABC):
     """One place for the changes of one view."""
 
     @abstractmethod
@@ -48,7 +48,7 @@ class Outlet(ABC):
         """The highest number that is there, once whatever an earlier process left open is settled; None for a new one."""
 
     @abstractmethod
-    def pack(self, parcel: Parcel) -> Packed:
+    def pack(self, change_set: ChangeSet) -> Packed:
         """Turn rows into what is sent. Reads nothing and sends nothing; the same rows give the same."""
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""Files as an outlet: a Parquet or JSON file for each batch with changes, and a manifest that says which of them count.
+"""Files as an sink: a Parquet or JSON file for each batch with changes, and a manifest that says which of them count.
 
 A file is in its place, under a name that its batch's number decides, before the manifest's entry appears; what has no entry
 does not count, and is written again under the same name. Entries are made under a lock, and their numbers only grow.
@@ -26,7 +26,7 @@ from millstream.durable import replace_file, sync
 from millstream.errors import ConfigError, SinkUnavailable
 from millstream.failpoint import failpoint
 from millstream.sink import json_rows
-from millstream.sink.contract import Outlet, Packed, Parcel, check_remembered
+from millstream.sink.contract import ChangeSet, Packed, Sink, check_remembered
 from millstream.store.contract import WEIGHT, Refusal
 
 FORMATS = ("parquet", "json")
@@ -35,7 +35,7 @@ _LONGEST = 255
 _ESCAPED = re.compile(r"""[\x00-\x1f\x7f"#%'*/:=?\\{\[\]^]""")
 
 
-class FileOutlet(Outlet):
+class FileSink(Sink):
     """A folder of files, only added to. Rows that went have the weight −1, and of a view with a key nothing but their key."""
 
     def __init__(self, folder: Path, kind: str, partition: tuple[str, ...] = ()) -> None:
@@ -52,14 +52,14 @@ class FileOutlet(Outlet):
         with _ours(self._folder):
             return max((int(path.stem) for path in (self._folder / _MANIFEST).glob("*.json")), default=None)
 
-    def pack(self, parcel: Parcel) -> Packed:
+    def pack(self, change_set: ChangeSet) -> Packed:
         """All changes by the folder that they belong in."""
         rows = (
-            parcel.rows
-            if WEIGHT in parcel.rows.columns
-            else parcel.rows.with_columns(pl.lit(1, pl.Int64).alias(WEIGHT))
+            change_set.rows
+            if WEIGHT in change_set.rows.columns
+            else change_set.rows.with_columns(pl.lit(1, pl.Int64).alias(WEIGHT))
         )
-        gone = parcel.gone.with_columns(pl.lit(-1, pl.Int64).alias(WEIGHT))
+        gone = change_set.gone.with_columns(pl.lit(-1, pl.Int64).alias(WEIGHT))
         rows, refused = json_rows.writable(rows) if self._kind == "json" else (rows, [])
         found, gone_found = (_parted(each, self._partition) for each in (rows, gone))
         refused += [each for parts in (found, gone_found) for each in parts.refused]
@@ -92,7 +92,7 @@ class FileOutlet(Outlet):
             for name, content in zip(names, payload.values(), strict=True):
                 _make(self._folder, (self._folder / name).parent)
                 replace_file(self._folder / name, partial(self._fill, content=content))
-                failpoint("outlet.files.written")
+                failpoint("sink.files.written")
             said = {"files": names} if self._partition else {"file": names[0]}
             entry = json.dumps({**said, "rows": sum(map(len, payload.values()))}).encode()
             replace_file(self._entry(sequence), entry)

@@ -1,4 +1,4 @@
-"""A Python function as an outlet: it gets changes, each with an id that is the same whenever the change is sent again.
+"""A Python function as an sink: it gets changes, each with an id that is the same whenever the change is sent again.
 
 Nobody can know whether a call that failed had an effect, so it is called again: at least once, and once for whoever
 remembers the ids.
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import polars as pl
 
 from millstream.errors import SinkUnavailable
-from millstream.sink.contract import Outlet, Packed, Parcel
+from millstream.sink.contract import ChangeSet, Packed, Sink
 from millstream.store.contract import ORIGIN, WEIGHT, Refusal
 from millstream.store.net_changes import describe
 
@@ -33,7 +33,7 @@ class Refuse(Exception):
         self.change, self.why = change, why
 
 
-class CallOutlet(Outlet):
+class FunctionSink(Sink):
     """Calls a function with the changes of a batch, never with none."""
 
     def __init__(self, function: Callable[[Sequence[Change]], None], producer: str, key: tuple[str, ...] = ()) -> None:
@@ -43,15 +43,15 @@ class CallOutlet(Outlet):
         """Not known."""
         return None
 
-    def pack(self, parcel: Parcel) -> Packed:
+    def pack(self, change_set: ChangeSet) -> Packed:
         """Rows as dictionaries, with their weights; and, of rows that are only ever added, their place in the log."""
-        rows = parcel.rows
+        rows = change_set.rows
         weights = rows[WEIGHT].to_list() if WEIGHT in rows.columns else [1] * rows.height
         places = [""] * rows.height
         if not self._key and WEIGHT not in rows.columns and set(ORIGIN) <= set(rows.columns):
             places = rows.select(pl.concat_str(ORIGIN, separator="/")).to_series().to_list()
         found = zip(rows.drop(WEIGHT, strict=False).to_dicts(), weights, places, strict=True)
-        return Packed([*found, *((row, -1, "") for row in parcel.gone.to_dicts())], [])
+        return Packed([*found, *((row, -1, "") for row in change_set.gone.to_dicts())], [])
 
     def send(
         self,

@@ -1,4 +1,4 @@
-"""Redis as an outlet: a view is one hash, a field for each key; a script writes rows together with the batch's number.
+"""Redis as an sink: a view is one hash, a field for each key; a script writes rows together with the batch's number.
 
 Redis runs a script whole before anything else, and stands still meanwhile. So a batch of many rows comes in parts, each a script:
 how many of them are there stands in a key of its own, and the number of the batch is set by the last. The script says which part
@@ -20,7 +20,7 @@ from millstream.address import parse_redis
 from millstream.errors import ConfigError, MachineError, SinkError, SinkUnavailable
 from millstream.failpoint import failpoint
 from millstream.sink import json_rows
-from millstream.sink.contract import Outlet, Packed, Parcel, check_remembered
+from millstream.sink.contract import ChangeSet, Packed, Sink, check_remembered
 from millstream.store.contract import Refusal
 
 _TIMEOUT = 30.0
@@ -74,7 +74,7 @@ class Part(NamedTuple):
     gone: list[str]
 
 
-class RedisOutlet(Outlet):
+class RedisSink(Sink):
     """A hash of JSON documents by JSON keys. All keys of a view carry its name in braces: one slot of a Redis cluster."""
 
     def __init__(self, url: str, view: str, producer: str, key: tuple[str, ...]) -> None:
@@ -101,12 +101,12 @@ class RedisOutlet(Outlet):
             found: Any = self._client.get(self._mark)
         return None if found is None else int(found)
 
-    def pack(self, parcel: Parcel) -> Packed:
+    def pack(self, change_set: ChangeSet) -> Packed:
         """All rows, then all fields to remove, cut into parts."""
-        rows, refused = json_rows.writable(parcel.rows)
+        rows, refused = json_rows.writable(change_set.rows)
         fields, values = json_rows.documents(rows.select(self._key)), json_rows.documents(rows)
         pairs = [each for pair in zip(fields.to_list(), values.to_list(), strict=True) for each in pair]
-        keys, _ = json_rows.writable(parcel.gone)  # what was refused when it came is not there
+        keys, _ = json_rows.writable(change_set.gone)  # what was refused when it came is not there
         gone = json_rows.documents(keys)
         removed, n = gone.to_list(), rows.height
         sizes = pl.concat([fields.str.len_bytes() + values.str.len_bytes(), gone.str.len_bytes()])
@@ -128,7 +128,7 @@ class RedisOutlet(Outlet):
             if done == -1:
                 check_remembered(f"Redis at {self._where}", self.last(), after)
             at = max(0, done)
-            failpoint("outlet.redis.part")
+            failpoint("sink.redis.part")
         return []
 
     def anew(self) -> bool:

@@ -1,4 +1,4 @@
-"""A topic as an outlet: the embedded log, or Kafka by transactions with the batch's number inside.
+"""A topic as an sink: the embedded log, or Kafka by transactions with the batch's number inside.
 
 The number is the producer's sequence of the log's contract, which both engines keep in the transaction that appends. After an
 outcome that is unknown the log throws its client away, the next one of that name settles what was left open, and the
@@ -13,14 +13,14 @@ from millstream.errors import UnknownTopic
 from millstream.event import Event
 from millstream.log.contract import Log, TopicSettings
 from millstream.sink import json_rows
-from millstream.sink.contract import Outlet, Packed, Parcel, check_remembered
+from millstream.sink.contract import ChangeSet, Packed, Sink, check_remembered
 from millstream.store.contract import Refusal
 
 _ROOM = 100
 """Bytes of a record beside its key and value, generously."""
 
 
-class TopicOutlet(Outlet):
+class TopicSink(Sink):
     """Records whose keys are the keys of rows: order holds for each key, and a compacted topic keeps the newest row."""
 
     def __init__(self, log: Log, topic: str, producer: str, key: tuple[str, ...]) -> None:
@@ -35,9 +35,9 @@ class TopicOutlet(Outlet):
         """The producer's sequence."""
         return self._log.last_sequence(self._topic, self._producer)
 
-    def pack(self, parcel: Parcel) -> Packed:
+    def pack(self, change_set: ChangeSet) -> Packed:
         """Rows as events; a key that is gone is a tombstone."""
-        rows, refused = json_rows.writable(parcel.rows)
+        rows, refused = json_rows.writable(change_set.rows)
         keys = _bytes(json_rows.documents(rows.select(self._key))) if self._key else [None] * rows.height
         values = _bytes(json_rows.documents(rows))
         events = []
@@ -47,7 +47,7 @@ class TopicOutlet(Outlet):
                 refused += json_rows.refusals(rows[at], why)
             else:
                 events.append(Event(value, key))
-        gone, _ = json_rows.writable(parcel.gone)  # what was refused when it came is not there
+        gone, _ = json_rows.writable(change_set.gone)  # what was refused when it came is not there
         events += [
             Event(None, key) for key in _bytes(json_rows.documents(gone)) if len(key or b"") + _ROOM <= self._most
         ]

@@ -1,43 +1,43 @@
-"""Where views are kept: one contract, a ledger beside the data. :func:`open_sink` writes, :func:`open_store` reads."""
+"""Where views are kept: one contract, a ledger beside the data. :func:`open_writer` writes, :func:`open_reader` reads."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from millstream.address import PostgresAddress, parse_address
-from millstream.store.contract import LETTERS_KEPT, Batch, Entry, Sink, Store, Target
+from millstream.store.contract import LETTERS_KEPT, Batch, Entry, StoreReader, StoreWriter, Target
 
 if TYPE_CHECKING:
     from millstream.store.rejects import Judge
 
-__all__ = ["Batch", "Entry", "Sink", "Store", "Target", "judge_at", "open_sink", "open_store"]
+__all__ = ["Batch", "Entry", "StoreReader", "StoreWriter", "Target", "judge_at", "open_reader", "open_writer"]
 
 
-def open_sink(address: str, *, letters: int = LETTERS_KEPT) -> Sink:
+def open_writer(address: str, *, letters: int = LETTERS_KEPT) -> StoreWriter:
     """Open ``sqlite:PATH`` or ``postgresql://USER@HOST/DATABASE?schema=NAME`` for writing; a missing file or schema is made.
 
     ``letters`` is how many dead letters of a pipeline are kept.
     """
     place = parse_address(address)
     if isinstance(place, PostgresAddress):
-        from millstream.store.postgres.writer import PostgresSink
+        from millstream.store.postgres.writer import PostgresWriter
 
-        return PostgresSink(place, letters=letters)
-    from millstream.store.sqlite.writer import SqliteSink
+        return PostgresWriter(place, letters=letters)
+    from millstream.store.sqlite.writer import SqliteWriter
 
-    return SqliteSink(place, letters=letters)
+    return SqliteWriter(place, letters=letters)
 
 
-def open_store(address: str, create: bool = False) -> Store:
+def open_reader(address: str, create: bool = False) -> StoreReader:
     """Open the same for reading; ``create`` makes a missing file or schema, with no views in it."""
     place = parse_address(address)
     if isinstance(place, PostgresAddress):
-        from millstream.store.postgres.reader import PostgresStore
+        from millstream.store.postgres.reader import PostgresReader
 
-        return PostgresStore(place, create=create)
-    from millstream.store.sqlite.reader import SqliteStore
+        return PostgresReader(place, create=create)
+    from millstream.store.sqlite.reader import SqliteReader
 
-    return SqliteStore(place, create=create)
+    return SqliteReader(place, create=create)
 
 
 def judge_at(address: str) -> Judge | None:

@@ -107,7 +107,7 @@ def check_changes(pipeline: str, prepared: Mapping[str, T] | None, changed: Coll
 def check_versions(claimed: str, pipeline: str, coming: str, kept: Collection[Any]) -> None:
     """Refuse a swap by who does not hold the pipeline, or with a version that is not there."""
     if claimed != pipeline:
-        raise PipelineError(f"pipeline {pipeline!r} is not claimed by this sink, which holds {claimed!r}")
+        raise PipelineError(f"pipeline {pipeline!r} is not claimed by this store, which holds {claimed!r}")
     if not kept:
         raise PipelineError(f"there is no version {coming!r} of pipeline {pipeline!r} to take its place")
 

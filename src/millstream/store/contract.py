@@ -1,6 +1,6 @@
-"""What a sink is, whichever engine keeps the views: tables kept up to date by batches, and a ledger of the batches.
+"""What a store is, whichever engine keeps the views: tables kept up to date by batches, and a ledger of the batches.
 
-A sink promises that all of a batch is there or none of it: the net changes of every view, the dead letters, the admission
+A store promises that all of a batch is there or none of it: the net changes of every view, the dead letters, the admission
 counts and the ledger's entry. A batch that is there already writes nothing, and a process that no longer holds the pipeline
 writes nothing. Every engine must pass ``tests/contracts/store.py``.
 """
@@ -138,7 +138,7 @@ class _Open(ABC):
         self.close()
 
 
-class Sink(_Open):
+class StoreWriter(_Open):
     """The writing side. One object writes for one pipeline at a time: the one it has claimed."""
 
     @abstractmethod
@@ -211,7 +211,7 @@ def version_of(view: str, pipeline: str) -> str:
     return view.partition("~")[0] + mark + version
 
 
-class Store(_Open):
+class StoreReader(_Open):
     """The reading side. It never waits for a writer, and sees whole batches only."""
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""A version of a pipeline beside the one that people read: the same sink, under names of its own.
+"""A version of a pipeline beside the one that people read: the same store, under names of its own.
 
 A run that builds it knows nothing of that: it says the pipeline's and the views' names, and here they become those of the version.
 """
@@ -8,55 +8,55 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from millstream.store.contract import Batch, Entry, Sink, Target, version_of
+from millstream.store.contract import Batch, Entry, StoreWriter, Target, version_of
 
 NEXT, OLD = "~next", "~old"
 """What the names of the version that is being built end with, and those of the one that was there before."""
 
 
-class Beside(Sink):
-    """A sink for the version ``~next`` of whatever pipeline is named."""
+class Beside(StoreWriter):
+    """A store for the version ``~next`` of whatever pipeline is named."""
 
-    def __init__(self, sink: Sink) -> None:
-        self._sink = sink
+    def __init__(self, writer: StoreWriter) -> None:
+        self._writer = writer
 
     def close(self) -> None:
-        """Close the sink."""
-        self._sink.close()
+        """Close the store."""
+        self._writer.close()
 
     def claim(self, pipeline: str, *, takeover: bool = False) -> int:
         """Become the only writer of the version."""
-        return self._sink.claim(pipeline + NEXT, takeover=takeover)
+        return self._writer.claim(pipeline + NEXT, takeover=takeover)
 
     def renew(self) -> None:
         """Extend the lease."""
-        self._sink.renew()
+        self._writer.renew()
 
     def release(self) -> None:
         """End the lease."""
-        self._sink.release()
+        self._writer.release()
 
     def prepare(self, pipeline: str, fingerprint: str, targets: Sequence[Target]) -> None:
         """Make the tables of the version."""
         named = [replace(target, name=version_of(target.name, NEXT)) for target in targets]
-        self._sink.prepare(pipeline + NEXT, fingerprint, named)
+        self._writer.prepare(pipeline + NEXT, fingerprint, named)
 
     def commit(self, batch: Batch) -> bool:
         """Apply a batch to the version."""
         changes = {version_of(view, NEXT): table for view, table in batch.changes.items()}
-        return self._sink.commit(replace(batch, changes=changes))
+        return self._writer.commit(replace(batch, changes=changes))
 
     def last(self, pipeline: str) -> Entry | None:
         """The newest entry of the version's ledger."""
-        return self._sink.last(pipeline + NEXT)
+        return self._writer.last(pipeline + NEXT)
 
     def entries(self, pipeline: str, limit: int = 1000) -> list[Entry]:
         """The newest entries of the version's ledger."""
-        return self._sink.entries(pipeline + NEXT, limit)
+        return self._writer.entries(pipeline + NEXT, limit)
 
     def forget(self, pipeline: str) -> None:
         """Drop the version."""
-        self._sink.forget(pipeline + NEXT)
+        self._writer.forget(pipeline + NEXT)
 
     def swap(self, pipeline: str, coming: str, going: str) -> None:
         """Not for who builds a version."""

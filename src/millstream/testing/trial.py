@@ -31,7 +31,7 @@ from millstream.relation import expression
 from millstream.relation.nodes import Source, source_of
 from millstream.relation.schema import parse_duration
 from millstream.runtime.heartbeats import append_heartbeat
-from millstream.store import open_store
+from millstream.store import open_reader
 from millstream.store.contract import COUNTED
 
 if TYPE_CHECKING:
@@ -146,8 +146,8 @@ class Trial:
     def crash(self, at: str | None = None) -> None:
         """Lose everything that is not stored, and go on from what is.
 
-        Now; or ``at`` a place within the next batch, which is then begun again: ``run.before_delivery``, ``sink.before_write``,
-        ``sink.before_commit``, ``sink.after_commit``, ``run.after_delivery``.
+        Now; or ``at`` a place within the next batch, which is then begun again: ``run.before_delivery``, ``store.before_write``,
+        ``store.before_commit``, ``store.after_commit``, ``run.after_delivery``.
         """
         if at is not None:
             self._crash_at = at
@@ -160,7 +160,7 @@ class Trial:
     def rows(self, view: str) -> list[dict[str, Any]]:
         """The rows of a view: in the order of its key, else of the log, else of all columns."""
         output = self._output(view)
-        with open_store(output.to) as store:
+        with open_reader(output.to) as store:
             frame = pl.DataFrame(store.table(view)).select(each.name for each in output.select)
         if not output.key and not output.append:
             nested = [name for name, dtype in frame.schema.items() if dtype.is_nested()]
@@ -176,7 +176,7 @@ class Trial:
     def rejected(self, source: str) -> list[dict[str, Any]]:
         """The dead letters of a stream or table, oldest first: partition, offset, time, append_time, reason, detail."""
         topic = self._source(source).topic
-        with open_store(self._engine.chain.outputs[0].to) as store:
+        with open_reader(self._engine.chain.outputs[0].to) as store:
             found = _dicts(pl.DataFrame(store.dead_letters(self.pipeline.name, limit=_MOST)))
         letters = [row for row in found if row["topic"] == topic]
         dropped = ("pipeline", "batch", "topic")
@@ -188,7 +188,7 @@ class Trial:
     def counts(self, source: str) -> dict[str, int]:
         """What became of a stream's records: records, admitted, late, duplicate, future, malformed, wild, heartbeats."""
         topic = self._source(source).topic
-        with open_store(self._engine.chain.outputs[0].to) as store:
+        with open_reader(self._engine.chain.outputs[0].to) as store:
             found = _dicts(pl.DataFrame(store.admission(self.pipeline.name)))
         mine = [row for row in found if row["topic"] == topic]
         return {name: sum(row[name] for row in mine) for name in COUNTED}

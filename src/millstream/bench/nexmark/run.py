@@ -30,7 +30,7 @@ from millstream.pipeline import Pipeline
 from millstream.runtime.run import run
 from millstream.sink.files import committed_files
 from millstream.spark.session import spark_session, stop_session
-from millstream.store import open_store
+from millstream.store import open_reader
 from millstream.store.contract import WEIGHT
 from millstream.testing import KafkaBroker
 
@@ -154,7 +154,7 @@ def timed(
 
 def answer_of(pipeline: Pipeline, query: str) -> pa.Table:
     """The final content of a query's view; that of q12 without its windows."""
-    with open_store(pipeline.to) as store:
+    with open_reader(pipeline.to) as store:
         table = store.table(query)
     columns = pipeline.views[query].columns
     return table.select(list(columns[:2] if query == "q12" else columns))

@@ -13,7 +13,7 @@ from psycopg import errors as pg
 from millstream.address import PostgresAddress
 from millstream.errors import ViewError
 from millstream.store.checks import COUNT, find, info_of, key_columns
-from millstream.store.contract import Rows, Store, ViewInfo
+from millstream.store.contract import Rows, StoreReader, ViewInfo
 from millstream.store.postgres import ledger, tables
 from millstream.store.postgres.server import Pg, Server, first_line, literal
 from millstream.store.postgres.values import encode, selected, sql_type
@@ -24,7 +24,7 @@ _SPACE = re.compile(r"(?:\s|\(|--[^\n]*(?:\n|$)|/\*.*?\*/)*", re.DOTALL)
 _READS = ("select", "with", "values", "table", "explain", "show")
 
 
-class PostgresStore(Store):
+class PostgresReader(StoreReader):
     """The reading side of a schema with views; it may be used from many threads."""
 
     def __init__(self, address: PostgresAddress, *, create: bool = False) -> None:

@@ -15,7 +15,7 @@ from millstream.errors import PipelineError
 from millstream.failpoint import failpoint
 from millstream.store import lease
 from millstream.store.checks import check_changes, check_definition, check_names, check_versions
-from millstream.store.contract import LETTERS_KEPT, Batch, Entry, Sink, Target
+from millstream.store.contract import LETTERS_KEPT, Batch, Entry, StoreWriter, Target
 from millstream.store.postgres import ledger, tables
 from millstream.store.postgres.server import PATIENCE, Pg, Server
 from millstream.store.sqlite.ledger import KEPT
@@ -23,7 +23,7 @@ from millstream.store.sqlite.ledger import KEPT
 _TTL = timedelta(microseconds=lease.TTL)
 
 
-class PostgresSink(Sink):
+class PostgresWriter(StoreWriter):
     """The writing side. ``patience`` is how long it waits for a server that was there and is away; ``ttl`` is the lease's."""
 
     def __init__(
@@ -75,7 +75,7 @@ class PostgresSink(Sink):
         """Make the tables of a claimed pipeline, or check that they are as they were made."""
         claimed, fence = self._claim()
         if claimed != pipeline:
-            raise PipelineError(f"pipeline {pipeline!r} is not claimed by this sink, which holds {claimed!r}")
+            raise PipelineError(f"pipeline {pipeline!r} is not claimed by this store, which holds {claimed!r}")
         for target in targets:
             tables.check(target)
         check_names(targets)
@@ -109,16 +109,16 @@ class PostgresSink(Sink):
                 return tried  # by a transaction of ours whose end we did not hear of
             for each in writes:
                 tables.apply(db, each)
-                failpoint("sink.in_transaction")
+                failpoint("store.in_transaction")
             page.write(db, pipeline, self._keep, self._letters)
             ledger.extend(db, pipeline, self._owner, self._ttl)  # nobody could renew it while this transaction held it
-            failpoint("sink.before_commit")
+            failpoint("store.before_commit")
             tried = True
             return True
 
-        failpoint("sink.before_write")
+        failpoint("store.before_write")
         done = self._server.run(work)
-        failpoint("sink.after_commit")
+        failpoint("store.after_commit")
         return done
 
     def last(self, pipeline: str) -> Entry | None:
@@ -171,7 +171,7 @@ class PostgresSink(Sink):
                 for each in kept[old]:
                     tables.rename(db, each, new)
                 ledger.rename(db, old, new)
-                failpoint("sink.in_swap")
+                failpoint("store.in_swap")
             db.execute("DELETE FROM millstream_lease WHERE pipeline IN (%s, %s)", [coming, going])
             tried = True
 
@@ -180,5 +180,5 @@ class PostgresSink(Sink):
 
     def _claim(self) -> tuple[str, int]:
         if self._claimed is None:
-            raise PipelineError("this sink holds no pipeline: claim() comes first")
+            raise PipelineError("this store holds no pipeline: claim() comes first")
         return self._claimed

@@ -11,7 +11,7 @@ import apsw
 from millstream.database import Db
 from millstream.errors import ViewError
 from millstream.store.checks import COUNT, find, info_of, key_columns
-from millstream.store.contract import Rows, Store, ViewInfo
+from millstream.store.contract import Rows, StoreReader, ViewInfo
 from millstream.store.sqlite import ledger, tables
 from millstream.store.sqlite.file import ViewFile, quote
 from millstream.store.sqlite.values import encode
@@ -20,7 +20,7 @@ _STEPS = 100_000
 """Steps of SQLite's machine between two looks at whether someone asks to stop: some milliseconds."""
 
 
-class SqliteStore(Store):
+class SqliteReader(StoreReader):
     """The reading side of a file of views; it may be used from many threads."""
 
     def __init__(self, path: str | Path, *, create: bool = False) -> None:

@@ -14,13 +14,13 @@ from millstream.errors import PipelineError
 from millstream.failpoint import failpoint
 from millstream.store import lease
 from millstream.store.checks import check_changes, check_definition, check_names, check_target, check_versions
-from millstream.store.contract import LETTERS_KEPT, Batch, Entry, Sink, Target
+from millstream.store.contract import LETTERS_KEPT, Batch, Entry, StoreWriter, Target
 from millstream.store.sqlite import ledger, tables
 from millstream.store.sqlite.file import ViewFile
 from millstream.store.sqlite.values import sql_type, time_micros, time_text
 
 
-class SqliteSink(Sink):
+class SqliteWriter(StoreWriter):
     """The writing side of a file of views. ``clock`` gives microseconds since the epoch, for leases and the ledger."""
 
     def __init__(
@@ -80,7 +80,7 @@ class SqliteSink(Sink):
         """Make the tables of a claimed pipeline, or check that they are as they were made."""
         claimed, fence = self._claim()
         if claimed != pipeline:
-            raise PipelineError(f"pipeline {pipeline!r} is not claimed by this sink, which holds {claimed!r}")
+            raise PipelineError(f"pipeline {pipeline!r} is not claimed by this store, which holds {claimed!r}")
         for target in targets:
             check_target(target, sql_type)
         check_names(targets)
@@ -100,7 +100,7 @@ class SqliteSink(Sink):
         # All of this needs no lock, and readers of the lease and other pipelines should not wait for it.
         writes = [tables.plan_writes(known[view], changes) for view, changes in sorted(batch.changes.items())]
         page = ledger.Page(batch)
-        failpoint("sink.before_write")
+        failpoint("store.before_write")
         with self._file.write() as db:
             _check_fence(db, pipeline, batch.fence)
             if ledger.has(db, pipeline, batch):
@@ -108,11 +108,11 @@ class SqliteSink(Sink):
             kept = tables.load(db, pipeline=pipeline)
             for each in writes:
                 tables.apply(db, kept[each.view], each)
-                failpoint("sink.in_transaction")
+                failpoint("store.in_transaction")
             page.write(db, pipeline, self._clock(), self._keep, self._letters)
             self._extend(db, pipeline)  # nobody could renew it while this transaction held the lock
-            failpoint("sink.before_commit")
-        failpoint("sink.after_commit")
+            failpoint("store.before_commit")
+        failpoint("store.after_commit")
         return True
 
     def last(self, pipeline: str) -> Entry | None:
@@ -154,13 +154,13 @@ class SqliteSink(Sink):
                 for each in kept[old]:
                     tables.rename(db, each, new)
                 ledger.rename(db, old, new)
-                failpoint("sink.in_swap")
+                failpoint("store.in_swap")
             db.execute("DELETE FROM millstream_lease WHERE pipeline IN (?, ?)", (coming, going))
         self._kept = None
 
     def _claim(self) -> tuple[str, int]:
         if self._claimed is None:
-            raise PipelineError("this sink holds no pipeline: claim() comes first")
+            raise PipelineError("this store holds no pipeline: claim() comes first")
         return self._claimed
 
     def _stored_fence(self, db: Db, pipeline: str, live_at: int | None) -> int:
