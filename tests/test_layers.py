@@ -106,3 +106,12 @@ def test_loading_the_whole_log_does_not_load_spark() -> None:
     code = f"import sys\nfor name in {PURE!r}: __import__(name)\nassert 'pyspark' not in sys.modules"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_files_that_contributing_names_exist() -> None:
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    table = re.findall(r"^\| [^|]+ \| `([\w/]+\.py)` \|$", page, re.MULTILINE)
+    assert len(table) >= 20
+    assert [path for path in table if not (SRC / "millstream" / path).exists()] == []
+    text = re.findall(r"`((?:src/millstream/|tests/)?\w+/[\w/]+\.py)`", page)
+    assert [p for p in text if not (ROOT / p).exists() and not (SRC / "millstream" / p).exists()] == []
