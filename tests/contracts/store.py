@@ -708,7 +708,9 @@ class StoreContract:
                 third.claim(PIPELINE)
         assert rows(store, "bag") == [("heir", 1.0), ("home", 1.0)]
 
-    def test_a_batch_of_the_past_with_the_fence_of_the_past_is_refused_in_the_same_store(self, batches: Batches) -> None:
+    def test_a_batch_of_the_past_with_the_fence_of_the_past_is_refused_in_the_same_store(
+        self, batches: Batches
+    ) -> None:
         old = batches.batch((BAG, [("home", 1.0, 1)]))
         batches.writer.claim(PIPELINE)
         batches.writer.prepare(PIPELINE, FINGERPRINT, TARGETS)

@@ -36,6 +36,7 @@ from millstream.spark import fast_path
 from millstream.spark.engine import Attached, attached, engine_for
 from millstream.spark.options import Offsets, Options
 from millstream.spark.private_folder import check_ours
+from millstream.spark.write import BatchWriter, Place, StreamWriter
 
 TYPES = {
     "key": "binary",
@@ -61,7 +62,7 @@ class Task(InputPartition):
 
 
 class MillstreamSource(DataSource):
-    """The data source called ``millstream``."""
+    """The data source called ``millstream``; :mod:`millstream.spark.write` is its other direction."""
 
     @classmethod
     def name(cls) -> str:
@@ -81,6 +82,14 @@ class MillstreamSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802
         """Read on and on."""
         return StreamReader(Options.of(self.options))
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        """Append once."""
+        return BatchWriter(Place.of(self.options, schema, overwrite))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
+        """Append batch by batch."""
+        return StreamWriter(Place.of(self.options, schema, overwrite))
 
 
 class _Planner:
