@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -35,6 +36,7 @@ from millstream.relation.source import (
     numbering,
     topic_of,
 )
+from millstream.relation.source_location import said_at
 from millstream.secret import check_settings
 from millstream.store.contract import LETTERS_KEPT
 from millstream.view import View
@@ -252,7 +254,7 @@ class Pipeline:
         Instead of a relation it may be a query, ``sql="SELECT … FROM orders … EMIT FINAL"``, over :attr:`relations`.
         """
         place = here()
-        with placed(place):
+        with placed(place), _hints_for(sql):
             what = f"view {name}"
             if not isinstance(name, str) or not _NAME.fullmatch(name) or name.lower().startswith(_RESERVED_PREFIXES):
                 raise PlanError(
@@ -412,7 +414,8 @@ class Pipeline:
             raise PlanError(f"{what}: expected either a relation or sql, a text; found {relation!r} and {sql!r}")
         from millstream.sql.emit_clause import ask
 
-        return ask(sql, self.relations, what)
+        with said_at(here()):
+            return ask(sql, self.relations, what)
 
     def _refuse_defined(self, name: str, what: str) -> None:
         if name.lower() in (each.lower() for each in self.names):
@@ -459,3 +462,16 @@ class Pipeline:
 def _meaning(view: View) -> list[Any]:
     """What of a view decides what is stored of it; that it is kept goes without saying."""
     return [view.name, view.emit, view.key, view.node, *([] if view.kept else [NOWHERE])]
+
+
+@contextmanager
+def _hints_for(sql: str | None) -> Iterator[None]:
+    """Let hints about a view that is a query be in SQL."""
+    try:
+        yield
+    except PlanError as error:
+        if sql is None:
+            raise
+        from millstream.sql.hints import in_query
+
+        raise PlanError(error.message, hint=in_query(error.hint)) from error.__cause__

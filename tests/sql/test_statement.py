@@ -218,6 +218,22 @@ def test_a_relation_may_have_a_name_for_sql() -> None:
         (lambda p: p.define("d", sql="SELECT x FROM a EMIT CHANGES"), "define d: nothing comes out of it"),
         (lambda p: p.define("d", shop().stream("b", "y INT")), "define d: stream b"),
         (lambda p: p.view("v", sql="SELECT 'x FROM a"), "line 1, column 8: what is opened here is not closed"),
+        (
+            lambda p: p.view("v", sql="SELECT x, sum(at) AS n FROM a GROUP BY x"),
+            "line 1, column 40: `sum(at)`: expected",
+        ),
+        (
+            lambda p: p.view("v", p.define("d", sql="SELECT sum(at) AS n FROM a")),
+            "line 1, column 1: `sum(at)`: expected",
+        ),
+        (
+            lambda p: p.view("v", sql="SELECT x FROM a UNION ALL SELECT at FROM a"),
+            "line 1, column 27: union: column x is",
+        ),
+        (
+            lambda p: p.view("v", sql="SELECT x, percentile(x, 2) AS y FROM a GROUP BY x"),
+            "line 1, column 11: aggregate y",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_query_in_python_begins_with_its_line(call: object, message: str) -> None:
@@ -226,6 +242,16 @@ def test_what_is_wrong_with_a_query_in_python_begins_with_its_line(call: object,
         call(made)  # type: ignore[operator]
     assert error.value.message.startswith("tests/sql/test_statement.py:")
     assert message in error.value.message
+    place, _, said = error.value.message.partition(": ")
+    assert not said.startswith(place)
+
+
+def test_a_hint_for_a_query_in_python_is_in_sql_and_leaves_the_view_to_python() -> None:
+    made = shop()
+    with pytest.raises(PlanError) as error:
+        made.view("v", sql="SELECT l.x FROM a l JOIN a r ON l.x = r.x")
+    assert "joined within a span of time, a stream and a table FOR SYSTEM_TIME AS OF its time" in error.value.hint
+    assert error.value.hint.endswith("view(…, unbounded=True)")
 
 
 # what is refused, and where

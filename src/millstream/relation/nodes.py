@@ -42,11 +42,15 @@ class Place:
     line: int
     column: int = 0
     """Said of SQL only, where a line may hold much."""
+    within: str = ""
+    """The line of Python in which the SQL stands, if it has no file of its own."""
 
     def __str__(self) -> str:
         if not self.column:
             return f"{self.file}:{self.line}"
-        return f"{self.file}:{self.line}:{self.column}" if self.file else f"line {self.line}, column {self.column}"
+        if self.file:
+            return f"{self.file}:{self.line}:{self.column}"
+        return f"{self.within}{': ' if self.within else ''}line {self.line}, column {self.column}"
 
 
 NOWHERE = Place("", 0)

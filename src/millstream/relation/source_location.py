@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from pathlib import Path
 
 from millstream.errors import PlanError
@@ -33,16 +34,24 @@ def here() -> Place:
 
 @contextmanager
 def placed(place: Place) -> Iterator[None]:
-    """Put the place in front of what goes wrong inside."""
+    """Put the place in front of what goes wrong inside, unless that is said to be in this line already."""
     try:
         yield
     except PlanError as error:
+        if error.message.startswith(f"{place}: "):
+            raise
         raise PlanError(f"{place}: {error.message}", hint=error.hint) from error.__cause__
 
 
 @contextmanager
 def said_at(place: Place) -> Iterator[None]:
-    """Let everything that is defined inside be said at this place: in a file of SQL, and not in the line that reads it."""
+    """Let everything that is defined inside be said at this place: in a file of SQL, and not in the line that reads it.
+
+    A place in a text without a file is within the line that is said around it, so that an error that comes later names both.
+    """
+    around = _SAID.get()
+    if around is not None and not place.file:
+        place = replace(place, within=str(around) if around.file else around.within)
     before = _SAID.set(place)
     try:
         yield

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 
-_IN_SQL = (
+_DEFINED = (
     (r"view\(…, unbounded=True\)", "CREATE VIEW … WITH (unbounded = true)"),
     (r'stream\("(\w+)", …, time="(\w+)"\)', r"CREATE STREAM \1 (…, WATERMARK FOR \2 AS \2 - INTERVAL 10 SECONDS)"),
     (r'stream\(…, time="(\w+)"\)', r"CREATE STREAM … WATERMARK FOR \1 AS \1 - INTERVAL 10 SECONDS"),
     (r'\btime="(\w+)"', r"WATERMARK FOR \1 AS \1 - INTERVAL 10 SECONDS"),
     (r'late="correct", lateness="10 minutes"', "ALLOWED LATENESS INTERVAL 10 MINUTES behind a view's query"),
+)
+"""What CREATE says. A query that stands in Python has its streams and its view from there."""
+_ASKED = (
     (
         r'group_by\(tumbling\("at", "1 (minute|day)"\), …\)',
         r"FROM tumble(TABLE …, at, INTERVAL 1 \1) … GROUP BY window_start, window_end",
@@ -44,6 +47,19 @@ def in_sql(hint: str) -> str:
     >>> in_sql('name its timestamp column: time="at"')
     'name its timestamp column: WATERMARK FOR at AS at - INTERVAL 10 SECONDS'
     """
-    for python, sql in _IN_SQL:
+    return in_query(_said(hint, _DEFINED))
+
+
+def in_query(hint: str) -> str:
+    """A hint with what it says to write in SQL, but for what a query in Python leaves to Python.
+
+    >>> in_query('frame=span("1 day"); or view(…, unbounded=True)')
+    'RANGE BETWEEN INTERVAL 1 DAY PRECEDING AND CURRENT ROW; or view(…, unbounded=True)'
+    """
+    return _said(hint, _ASKED)
+
+
+def _said(hint: str, table: tuple[tuple[str, str], ...]) -> str:
+    for python, sql in table:
         hint = re.sub(python, sql, hint)
     return hint
