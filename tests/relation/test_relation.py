@@ -252,6 +252,24 @@ def test_a_name_of_pyspark_is_told_with_ours(name: str, ours: str) -> None:
     assert pickle.loads(pickle.dumps(CLICKS)) == copy.copy(CLICKS) == CLICKS
 
 
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [
+        ("count", 'group_by(…) has no count: it is agg(n="count(*)") here'),
+        ("mean", 'agg(x="avg(column)")'),
+        ("pivot", "FILTER (WHERE "),
+        ("applyInPandas", "map_groups("),
+        ("select", "group_by(…) has no select: after it comes agg(…)"),
+    ],
+)
+def test_what_pyspark_does_with_groups_is_told_with_ours(name: str, ours: str) -> None:
+    groups = CLICKS.group_by("page")
+    with pytest.raises(AttributeError, match=re.escape(ours)):
+        getattr(groups, name)
+    assert not hasattr(groups, name)
+    assert pickle.loads(pickle.dumps(groups)) == copy.copy(groups) == groups
+
+
 def test_an_error_in_a_column_of_sql_keeps_its_cause() -> None:
     with pytest.raises(PlanError) as caught:
         CLICKS.where("amount > ")

@@ -24,6 +24,14 @@ _METHODS = {
                     "view(name, relation) of the pipeline, then run(pipeline) and view.frame()"),
     **dict.fromkeys(("schema", "dtypes", "printSchema"), "columns"),
 }  # fmt: skip
+_GATHERED = {
+    **dict.fromkeys(("count", "size"), 'agg(n="count(*)")'),
+    **{name: f'agg(x="{ours}(column)")' for name, ours in
+       {"sum": "sum", "avg": "avg", "mean": "avg", "min": "min", "max": "max", "median": "median"}.items()},
+    "pivot": """agg(a="sum(x) FILTER (WHERE kind = 'a')", …)""",
+    **dict.fromkeys(("applyInPandas", "applyInPandasWithState", "apply", "cogroup", "transformWithState",
+                     "transformWithStateInPandas"), "relation.map_groups(f, key, schema)"),
+}  # fmt: skip
 _HOWS: dict[str, How] = {
     "outer": "full", "fullouter": "full", "leftouter": "left", "rightouter": "right", "leftsemi": "semi", "leftanti": "anti",
 }  # fmt: skip
@@ -88,6 +96,13 @@ def attribute_error(name: str, columns: tuple[str, ...]) -> AttributeError:
     if name in columns:
         return AttributeError(f'{name} is a column; expressions are text: select("{name}"), where("{name} = 1")')
     return AttributeError(f"a relation has no {name}")
+
+
+def gathered_error(name: str) -> AttributeError:
+    """What to say of an attribute that a group_by does not have."""
+    if name in _GATHERED:
+        return AttributeError(f"group_by(…) has no {name}: it is {_GATHERED[name]} here")
+    return AttributeError(f"group_by(…) has no {name}: after it comes agg(…)")
 
 
 def meant_join(how: Any) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from millstream.errors import PlanError
 from millstream.relation import expression, operations
 from millstream.relation.approximate import check_approximate
-from millstream.relation.foreign_names import attribute_error, meant_relation
+from millstream.relation.foreign_names import attribute_error, gathered_error, meant_relation
 from millstream.relation.join import Within, describe_join, join
 from millstream.relation.nodes import (
     WINDOW_COLUMNS,
@@ -273,6 +273,12 @@ class Grouped:
     def distinct(self) -> Relation:
         """Give one row for each group: its keys, and the window's start and end; nothing else."""
         return Relation(Aggregate(self.node, self.keys, self.window, (), here()))
+
+    if not TYPE_CHECKING:  # else every name would be one
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Say what is called otherwise here."""
+            raise gathered_error(name)
 
 
 @dataclass(frozen=True, slots=True)
