@@ -64,6 +64,10 @@ def test_a_function_that_spark_does_not_know_is_named_with_its_line(spark: Spark
             lambda s: s.group_by("n").agg(k="sum(soundex(page))"),
             "`sum(soundex(page))`: expected a number; found string",
         ),
+        (
+            lambda s: s.group_by("n").agg(k="sum(make_dt_interval(n))"),
+            "`sum(make_dt_interval(n))`: expected a number; found interval day to second",
+        ),
         (lambda s: s.select("page").union(s.select("length(soundex(page)) AS page")), "union: column page is string"),
     ],
 )

@@ -105,8 +105,8 @@ def _wider(one: pl.DataType | None, other: pl.DataType | None) -> pl.DataType | 
 def say(kind: pl.DataType) -> str:
     """A type as Spark calls it.
 
-    >>> say(pl.Int64()), say(pl.List(pl.Decimal(9, 2)))
-    ('bigint', 'array<decimal(9, 2)>')
+    >>> say(pl.Int64()), say(pl.List(pl.Decimal(9, 2))), say(pl.Duration("us"))
+    ('bigint', 'array<decimal(9, 2)>', 'interval day to second')
     """
     match kind:
         case pl.Decimal():
@@ -130,4 +130,5 @@ def say(kind: pl.DataType) -> str:
 _NAMES = {
     pl.Int8(): "tinyint", pl.Int16(): "smallint", pl.Int32(): "int", pl.Int64(): "bigint", pl.Float32(): "float",
     pl.Float64(): "double", pl.String(): "string", pl.Boolean(): "boolean", pl.Date(): "date", pl.Binary(): "binary",
+    pl.Duration("us"): "interval day to second", pl.Null(): "void",
 }  # fmt: skip
