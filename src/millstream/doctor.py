@@ -45,8 +45,8 @@ def checks(settings: Settings, *, spark: bool = True, views: str | None = None) 
     yield _check("java", _java)
     yield _check("kafka connector", kafka_connector)
     yield _check("avro", avro_reader)
-    yield _check("cache folder", lambda: _writable(java.cache_folder()))
-    yield _check("temporary folder", lambda: _writable(Path(tempfile.gettempdir())))
+    yield _check("cache folder", lambda: _writable(java.cache_folder(), "set MILLSTREAM_CACHE"))
+    yield _check("temporary folder", lambda: _writable(Path(tempfile.gettempdir()), "set TMPDIR"))
     yield _check("log", lambda: _log(settings))
     if views is not None:
         yield _check("views", lambda: _views(views))
@@ -82,7 +82,7 @@ def _java() -> str:
     return f"{found.version} from {found.origin}: {found.home}"
 
 
-def _writable(folder: Path) -> str:
+def _writable(folder: Path, otherwise: str) -> str:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=folder) as file:
@@ -90,16 +90,14 @@ def _writable(folder: Path) -> str:
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        raise MachineError(
-            f"{folder}: {error.strerror}", hint="make it writable, or set MILLSTREAM_CACHE or TMPDIR"
-        ) from error
+        raise MachineError(f"{folder}: {error.strerror}", hint=f"make it writable, or {otherwise}") from error
     return str(folder)
 
 
 def _log(settings: Settings) -> str:
     path = Path(settings.log.removeprefix("sqlite:"))
     if settings.log.startswith("sqlite:") and not path.exists():
-        _writable(path.absolute().parent)
+        _writable(path.absolute().parent, "name a log in another folder: --log, or log in millstream.toml")
         return f"{settings.log} (none yet; it can be made there)"
     with open_log(settings.log, create=False, kafka=settings.kafka) as log:
         return f"{settings.log}, {len(log.topics())} topics"
@@ -113,7 +111,7 @@ def _views(address: str) -> str:
         with closing(Server(place)) as server:
             return server.describe()
     if not place.exists():
-        _writable(place.absolute().parent)
+        _writable(place.absolute().parent, "name views in another folder")
         return f"{address} (none yet; they can be made there)"
     with open_reader(address) as store:
         return f"{address}, {len(store.views())} views"

@@ -393,6 +393,19 @@ def test_doctor_looks_and_says_what_is_wrong(go: Run, folder: Path) -> None:
     assert "→" in out
 
 
+def test_doctor_says_what_can_be_done_about_the_folder_at_hand(go: Run, folder: Path) -> None:
+    (folder / "notes.txt").write_text("no folder")
+    code, out, _ = go(
+        "doctor", "--quick", "--json", "--log", "sqlite:notes.txt/log.db", "--views", "sqlite:notes.txt/v.db"
+    )
+    assert code == 1
+    hints = {check["name"]: check["hint"] for check in json.loads(out) if not check["ok"]}
+    assert hints == {
+        "log": "make it writable, or name a log in another folder: --log, or log in millstream.toml",
+        "views": "make it writable, or name views in another folder",
+    }
+
+
 def test_a_bench_prints_what_it_measured(go: Run) -> None:
     code, out, _ = go("bench", "log", "--only", "append,read", "--scale", "0.01", "--json")
     report = json.loads(out)
