@@ -16,6 +16,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from millstream.errors import ConfigError, MachineError, MillstreamError, SparkError
@@ -118,10 +119,11 @@ def spark_session(
         with _variables(java.environment(found), master):
             if is_one_process(master) and (_preload := _preload or Preload.start(java.cache_folder())):
                 os.environ["PYSPARK_PYTHON"] = str(_preload.python)
-            SparkContext._ensure_initialized(conf=plain)  # these stand on a command line, the rest goes by a socket
-            with _interrupts():
-                _own = builder.getOrCreate()
-            _hush(_own)
+            with _held():
+                SparkContext._ensure_initialized(conf=plain)  # these stand on a command line, the rest goes by a socket
+                with _interrupts():
+                    _own = builder.getOrCreate()
+                _hush(_own)
     except Exception as error:
         stop_session()
         raise SparkError(f"Spark did not start: {_cause(error)}", hint="run: millstream doctor") from error
@@ -198,14 +200,50 @@ def _forget() -> None:
 
 
 @contextmanager
-def _interrupts() -> Iterator[None]:
-    """Leave SIGINT to whom it belongs: PySpark takes it for itself, cancels all jobs and raises amid whatever it is about."""
-    before = signal.getsignal(signal.SIGINT)
+def _held() -> Iterator[None]:
+    """Hold back a SIGINT or SIGTERM until Spark is up: PySpark would lose a JVM that is half started, and it would stay when we are gone.
+
+    A second one goes through.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    known = {number: handler for number, handler in before.items() if handler is not None}
+
+    def pass_on() -> None:
+        for number, handler in known.items():
+            signal.signal(number, handler)
+        while came:
+            signal.raise_signal(came.pop(0))
+
+    def hold(number: int, _: object) -> None:
+        came.append(number)
+        if len(came) > 1:
+            pass_on()
+
+    for number in known:
+        signal.signal(number, hold)
     try:
         yield
     finally:
-        if before is not None and threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, before)
+        pass_on()
+
+
+@contextmanager
+def _interrupts() -> Iterator[None]:
+    """Leave SIGINT to whom it belongs: PySpark takes it for itself, cancels all jobs and raises amid whatever it is about.
+
+    To give it back afterwards would be too late: a session is not ready for half a second after PySpark has taken it.
+    """
+    from pyspark.core import context
+
+    context.signal = SimpleNamespace(SIGINT=signal.SIGINT, signal=lambda *_: None)  # type: ignore[attr-defined, assignment]
+    try:
+        yield
+    finally:
+        context.signal = signal  # type: ignore[attr-defined]
 
 
 def _hush(session: SparkSession) -> None:
