@@ -13,11 +13,11 @@ from typing import Any
 
 import polars as pl
 
-from millstream.kernel.exchange.chunk import WEIGHT
 from millstream.kernel.host import kernel_of
 from millstream.kernel.kernel import State
 from millstream.kernel.state import segments as segment
 from millstream.kernel.state.store import FOREVER, NEVER, Memory, Meta
+from millstream.kernel.zset import WEIGHT
 from millstream.plan.spec import Spec
 from tests.kernel.local import STAMP, hashable
 from tests.kernel.oracle import moment, stamp

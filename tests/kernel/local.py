@@ -20,10 +20,11 @@ import pyarrow as pa
 
 from millstream.kernel.admission import Count
 from millstream.kernel.aggregates import preaggregate
-from millstream.kernel.exchange.chunk import WEIGHT, Chunk, Kind, from_bytes
+from millstream.kernel.exchange.chunk import Chunk, Kind, from_bytes
 from millstream.kernel.host import Held, Host, column_of
 from millstream.kernel.state import segments
 from millstream.kernel.state.store import FOREVER, Memory
+from millstream.kernel.zset import WEIGHT
 from millstream.plan.build import SINK, Chain, Feed
 from millstream.plan.spec import JoinSpec
 from millstream.scalar.compile import compile_scalar

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from millstream.errors import PipelineError
-from millstream.kernel import admission, host, kernel
+from millstream.kernel import admission, host, zset
 from millstream.kernel.aggregates import accumulators, sum_integer
 from millstream.kernel.aggregates import preaggregate as partial_sums
 from millstream.kernel.aggregates.accumulators import Linear
@@ -121,7 +121,7 @@ MUTANTS = [
     Mutant("upserts count in the order they arrive", ChangelogKernel.step, 'rows.sort("_offset")', "rows", upserts),
     Mutant("tombstones are rows", ChangelogKernel.step, 'exists = ~both["_deleted"]', "exists = had | True", upserts),
     Mutant("an update takes nothing back", ChangelogKernel.step, "gone = had & changed if", "gone = had & ~exists if", partial(upserts, key=())),
-    Mutant("a null is like anything", kernel.differing, "both[name].ne_missing(both", "(both[name] != both", upserts),
+    Mutant("a null is like anything", zset.differing, "both[name].ne_missing(both", "(both[name] != both", upserts),
     # reductions
     Mutant("weights are ignored", Linear._delta, "weighted = WEIGHT in rows.columns", "weighted = False", groups("n", table=True)),
     Mutant("what was there is forgotten", Linear.combine, '+ pl.col(f"{name}_b").fill_null(0)', "", groups("n", "sum_i")),

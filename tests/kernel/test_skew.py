@@ -19,13 +19,14 @@ import pytest
 
 from millstream.errors import PipelineError
 from millstream.kernel.exchange import chunk
-from millstream.kernel.exchange.chunk import WEIGHT, from_bytes
+from millstream.kernel.exchange.chunk import from_bytes
 from millstream.kernel.exchange.send import send
 from millstream.kernel.host import kernel_of
 from millstream.kernel.kernel import Side, State
 from millstream.kernel.operators import join
 from millstream.kernel.state import segments
 from millstream.kernel.state.store import NEVER, Memory, Meta
+from millstream.kernel.zset import WEIGHT
 from millstream.plan import spec as specs
 from millstream.plan.build import SINK, Chain, Port, ViewPlan, build_chain
 from millstream.relation.nodes import Column, EventTime, Source

@@ -6,22 +6,15 @@ so running a batch again from the same state gives the same changes. It applies 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import reduce
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Protocol
 
 import polars as pl
 
-from millstream.kernel.exchange.chunk import WEIGHT
 from millstream.kernel.state.segments import Table
 from millstream.kernel.state.store import Meta, Store
 from millstream.kernel.watermarks import Clock
-
-if TYPE_CHECKING:
-    from polars._typing import JoinStrategy
-
-_SECOND = "_second"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,32 +63,3 @@ class Kernel(Protocol):
         Rows are one frame for each side, None if there are only marks: ``step(state, rows)``, ``step(state, left, right)``.
         """
         ...
-
-
-def differing(both: pl.DataFrame, names: list[str], suffix: str = "_b") -> pl.Series:
-    """Whether any of these columns differs from its namesake with the suffix; nulls are equal to nulls, NaN to NaN."""
-    compared = [both[name].ne_missing(both[f"{name}{suffix}"]) for name in names]
-    return reduce(lambda one, other: one | other, compared, pl.repeat(False, both.height, eager=True))
-
-
-def signed(minus: pl.DataFrame, plus: pl.DataFrame) -> pl.DataFrame:
-    """Rows that disappear and rows that appear, as one set of changes."""
-    return pl.concat(
-        [
-            minus.with_columns(pl.lit(-1, pl.Int64).alias(WEIGHT)),
-            plus.with_columns(pl.lit(1, pl.Int64).alias(WEIGHT)),
-        ]
-    )
-
-
-def matched(
-    left: pl.DataFrame, right: pl.DataFrame, on: Sequence[str], how: JoinStrategy, **options: Any
-) -> pl.DataFrame:
-    """Join frames by equal keys, where null equals null and NaN equals NaN.
-
-    Polars finds no NaN by one column of doubles if there is but one row on each side; by two columns it does.
-    """
-    if len(on) == 1 and left.schema[on[0]].is_float():
-        left, right = (frame.with_columns(pl.lit(0, pl.Int8).alias(_SECOND)) for frame in (left, right))
-        return left.join(right, on=[*on, _SECOND], how=how, nulls_equal=True, **options).drop(_SECOND)
-    return left.join(right, on=list(on), how=how, nulls_equal=True, **options)

@@ -22,9 +22,9 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
 from millstream.errors import ConfigError, PipelineError
-from millstream.kernel.exchange.chunk import WEIGHT
 from millstream.kernel.exchange.collect import Arrived, unpack
 from millstream.kernel.host import Host
+from millstream.kernel.zset import WEIGHT
 from millstream.log import Log, open_log
 from millstream.log.archive import whole_bounds, whole_offsets
 from millstream.log.heartbeat import write_heartbeat

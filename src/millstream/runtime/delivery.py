@@ -18,9 +18,10 @@ import polars as pl
 import pyarrow as pa
 
 from millstream.errors import ExpressionFailed
-from millstream.kernel.exchange.chunk import WEIGHT, Chunk
+from millstream.kernel.exchange.chunk import Chunk
 from millstream.kernel.exchange.collect import Arrived, unpack
 from millstream.kernel.exchange.projection import finish_alone
+from millstream.kernel.zset import WEIGHT
 from millstream.plan.build import ORIGIN, Chain, Output
 from millstream.runtime.sink_dispatch import IMPATIENT, Patience, Sender, letters
 from millstream.spark.spill import taken_up

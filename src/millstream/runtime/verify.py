@@ -14,7 +14,7 @@ import polars as pl
 import pyarrow as pa
 
 from millstream.errors import CheckpointMismatch, PipelineError
-from millstream.kernel.exchange.chunk import WEIGHT
+from millstream.kernel.zset import WEIGHT
 from millstream.log import open_log
 from millstream.pipeline import Pipeline
 from millstream.plan.build import Chain

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 
 from millstream.kernel.aggregates.accumulators import Linear, weigh
 from millstream.kernel.aggregates.preaggregate import AT, ONE, Adder, Sums, together
-from millstream.kernel.exchange.chunk import WEIGHT, Kind, from_bytes, to_bytes
+from millstream.kernel.exchange.chunk import Kind, from_bytes, to_bytes
 from millstream.kernel.exchange.send import send
 from millstream.kernel.kernel import State
 from millstream.kernel.operators.aggregate import ReduceKernel
 from millstream.kernel.state.store import NEVER, Memory, Meta
+from millstream.kernel.zset import WEIGHT
 from millstream.plan.spec import Measure, Reduce
 from millstream.relation.nodes import WINDOW_COLUMNS, Aggregation, EventTime, Source
 from tests.kernel import oracle

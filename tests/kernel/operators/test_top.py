@@ -11,11 +11,11 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from millstream.kernel.exchange.chunk import WEIGHT
 from millstream.kernel.state import segments
 from millstream.kernel.state.segments import PLACE, Table
 from millstream.kernel.state.segments import place as place_of
 from millstream.kernel.state.store import NEVER, Meta
+from millstream.kernel.zset import WEIGHT
 from millstream.plan.spec import Horizon, Order, Top
 from millstream.relation.nodes import Ties
 from tests.kernel import oracle

@@ -16,8 +16,7 @@ import polars as pl
 
 from millstream.errors import PipelineError
 from millstream.kernel.aggregates import sketches, sum_double, sum_integer
-from millstream.kernel.exchange.chunk import WEIGHT
-from millstream.kernel.kernel import matched
+from millstream.kernel.zset import WEIGHT, matched
 from millstream.plan.spec import Measure, Reduce
 
 ROWS = "_n"

@@ -20,8 +20,7 @@ import pyarrow as pa
 
 from millstream.kernel.aggregates.accumulators import ROWS, Linear, weigh
 from millstream.kernel.aggregates.time_windows import micros, windows_of
-from millstream.kernel.exchange.chunk import WEIGHT
-from millstream.kernel.kernel import matched
+from millstream.kernel.zset import WEIGHT, matched
 from millstream.plan.spec import Reduce
 from millstream.relation.nodes import WINDOW_COLUMNS
 

@@ -18,8 +18,8 @@ import numpy.typing as npt
 import polars as pl
 
 from millstream.errors import PipelineError
-from millstream.kernel.exchange.chunk import WEIGHT
 from millstream.kernel.state.hash import hash_words
+from millstream.kernel.zset import WEIGHT
 
 if TYPE_CHECKING:
     from datasketches import cpc_sketch

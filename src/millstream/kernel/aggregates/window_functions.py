@@ -17,7 +17,7 @@ import polars as pl
 from millstream.errors import PipelineError, PlanError
 from millstream.kernel.aggregates import sum_double
 from millstream.kernel.aggregates.accumulators import Linear, bags, look, rendered, sets_for_distinct, sizes, weigh
-from millstream.kernel.state.keyed_rows import group_numbers
+from millstream.kernel.zset import group_numbers
 from millstream.plan.spec import Measure, Order, Reduce
 from millstream.relation.nodes import Frame, Look
 

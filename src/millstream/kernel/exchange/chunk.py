@@ -20,11 +20,9 @@ from millstream.errors import ExpressionFailed, PlanError
 from millstream.kernel.exchange.bucket_labels import labels
 from millstream.kernel.exchange.projection import compiled
 from millstream.kernel.state.hash import hash_columns
+from millstream.kernel.zset import WEIGHT
 from millstream.plan.build import SINK, Port
 from millstream.plan.chain import Computed
-
-WEIGHT = "_weight"
-"""How often a row appears (or, below zero, disappears). A chunk without it is of rows that appear once."""
 
 PIECE = 16 << 20
 """About how many bytes of rows go into one chunk: more are cut into several, so that they are never all packed at once."""

@@ -14,9 +14,10 @@ from millstream.kernel.aggregates.accumulators import ROWS, Bag, bags, best, dis
 from millstream.kernel.aggregates.preaggregate import AT, ONE, Adder, Sums, group_of, keys_of, together
 from millstream.kernel.aggregates.sketches import merged, sketched
 from millstream.kernel.aggregates.time_windows import in_windows, micros
-from millstream.kernel.kernel import State, differing, matched, signed
+from millstream.kernel.kernel import State
 from millstream.kernel.state.hash import hash_after, hash_columns
 from millstream.kernel.state.segments import PLACE, Places, placed
+from millstream.kernel.zset import differing, matched, signed
 from millstream.plan.spec import Reduce
 from millstream.relation.nodes import WINDOW_COLUMNS
 

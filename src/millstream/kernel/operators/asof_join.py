@@ -17,11 +17,10 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from millstream.kernel.exchange.chunk import WEIGHT
 from millstream.kernel.kernel import State
 from millstream.kernel.operators.join import by_key, change, changes, key_names, key_types, outcome, pairs
-from millstream.kernel.state.keyed_rows import weighed
 from millstream.kernel.state.segments import PLACE, Places, place
+from millstream.kernel.zset import WEIGHT, weighed
 from millstream.plan.spec import AsOfJoin, LatestJoin
 
 _TIME, _VALID, _OFFSET, _GONE, _APPENDED = "_t", "_v", "_offset", "_gone", "_a"

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import polars as pl
 
-from millstream.kernel.kernel import State, differing, matched, signed
+from millstream.kernel.kernel import State
 from millstream.kernel.state.segments import PLACE, place
+from millstream.kernel.zset import differing, matched, signed
 from millstream.plan.spec import Changelog
 
 

@@ -12,7 +12,8 @@ import polars as pl
 
 from millstream.kernel.kernel import State
 from millstream.kernel.operators.top import in_order
-from millstream.kernel.state.keyed_rows import WAKE, Keyed, difference, group_numbers, weighed
+from millstream.kernel.state.keyed_rows import WAKE, Keyed
+from millstream.kernel.zset import difference, group_numbers, weighed
 from millstream.plan.spec import Deduplicate, Order
 
 _COUNTS = "_counts"

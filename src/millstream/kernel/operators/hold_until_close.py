@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import polars as pl
 
-from millstream.kernel.exchange.chunk import WEIGHT
 from millstream.kernel.kernel import State
-from millstream.kernel.state.keyed_rows import weighed
 from millstream.kernel.state.segments import PLACE, place
+from millstream.kernel.zset import WEIGHT, weighed
 from millstream.plan.spec import Hold
 
 _ENDS = "_x"

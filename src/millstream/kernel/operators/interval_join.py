@@ -13,10 +13,10 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from millstream.kernel.exchange.chunk import WEIGHT
 from millstream.kernel.kernel import State
 from millstream.kernel.operators.join import changes, check_pairs, key_names, key_types, outcome
 from millstream.kernel.state.segments import PLACE, Places, place
+from millstream.kernel.zset import WEIGHT
 from millstream.plan.spec import IntervalJoin
 
 _TIME = "_t"

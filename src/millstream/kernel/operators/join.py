@@ -14,10 +14,9 @@ import numpy as np
 import polars as pl
 
 from millstream.errors import KeyTooLarge, PlanError
-from millstream.kernel.exchange.chunk import WEIGHT
 from millstream.kernel.kernel import Side, State
-from millstream.kernel.state.keyed_rows import weighed
 from millstream.kernel.state.segments import PLACE, Table, ordered_place, place, widths
+from millstream.kernel.zset import WEIGHT, weighed
 from millstream.plan.spec import TableJoin
 
 MOST = 5_000_000

@@ -5,8 +5,8 @@ from __future__ import annotations
 import polars as pl
 
 from millstream.kernel.aggregates.time_windows import in_windows
-from millstream.kernel.exchange.chunk import WEIGHT
 from millstream.kernel.kernel import State
+from millstream.kernel.zset import WEIGHT
 from millstream.plan.spec import Pass
 from millstream.relation.nodes import WINDOW_COLUMNS
 

@@ -25,9 +25,10 @@ from millstream.kernel.aggregates.accumulators import (
     weigh,
 )  # fmt: skip
 from millstream.kernel.aggregates.sketches import SKETCH, merged, sketched
-from millstream.kernel.kernel import State, matched
-from millstream.kernel.state.keyed_rows import ONE, WAKE, Keyed, check_size, difference, with_key
+from millstream.kernel.kernel import State
+from millstream.kernel.state.keyed_rows import ONE, WAKE, Keyed, check_size, with_key
 from millstream.kernel.state.segments import PLACE
+from millstream.kernel.zset import difference, matched
 from millstream.plan.spec import Reduce, Session
 from millstream.relation.nodes import WINDOW_COLUMNS
 

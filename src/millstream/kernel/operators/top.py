@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from millstream.kernel.exchange.chunk import WEIGHT
 from millstream.kernel.kernel import State
-from millstream.kernel.state.keyed_rows import ONE, Keyed, weighed, with_key
+from millstream.kernel.state.keyed_rows import ONE, Keyed, with_key
+from millstream.kernel.zset import WEIGHT, weighed
 from millstream.plan.spec import Order, Top
 
 Numbers = npt.NDArray[np.int64]

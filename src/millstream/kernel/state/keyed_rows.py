@@ -8,21 +8,17 @@ time. It may ring too early, never too late, and ringing changes nothing by itse
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from millstream.errors import PipelineError
-from millstream.kernel.exchange.chunk import WEIGHT
-from millstream.kernel.kernel import State, matched
+from millstream.kernel.kernel import State
 from millstream.kernel.state.segments import PLACE, Places, ordered_place, place
 from millstream.kernel.state.store import NEVER
+from millstream.kernel.zset import matched
 from millstream.plan.spec import Horizon
 
 MOST = 1_000_000
 """Rows that one key may keep. They are read and written together, so a key with more would make every batch slow."""
-
-MOST_COPIES = 20_000_000
-"""Rows, copies counted one by one, that a batch may look at."""
 
 WAKE = "_wake"
 """When a key wants to be looked at again, in microseconds."""
@@ -132,40 +128,3 @@ def check_size(rows: pl.DataFrame, keys: list[str]) -> None:
 def with_key(rows: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
     """The rows with a key of ours, if they are to have it."""
     return rows.with_columns(pl.lit(0, pl.Int8).alias(ONE)) if keys == [ONE] else rows
-
-
-def group_numbers(rows: pl.DataFrame, keys: list[str]) -> npt.NDArray[np.uint32]:
-    """For each row the number of its group; groups are numbered as they come."""
-    groups = rows.select(keys).unique(maintain_order=True).with_row_index("_group")
-    numbered = matched(rows.select(keys), groups, keys, "left", maintain_order="left")
-    return numbered["_group"].to_numpy()
-
-
-def weighed(rows: pl.DataFrame, columns: list[str]) -> pl.DataFrame:
-    """Equal rows as one, with how often they are there, net; those that cancel out are gone."""
-    weight = pl.col(WEIGHT).sum() if WEIGHT in rows.columns else pl.len().cast(pl.Int64).alias(WEIGHT)
-    return rows.group_by(columns).agg(weight).filter(pl.col(WEIGHT) != 0)
-
-
-def repeated(rows: pl.DataFrame) -> pl.DataFrame:
-    """Each row as often as it is there, without its weight."""
-    weights = rows[WEIGHT].clip(0).to_numpy()
-    if weights.sum() > MOST_COPIES:
-        raise PipelineError(
-            f"{weights.sum():,} copies of rows to be looked at one by one", hint="keep rows apart by a column"
-        )
-    rows = rows.drop(WEIGHT)
-    return rows if (weights == 1).all() else rows[np.repeat(np.arange(rows.height), weights)]
-
-
-def difference(before: pl.DataFrame, after: pl.DataFrame) -> pl.DataFrame:
-    """What must change for these rows to become those; where there were none, equal ones are left apart."""
-    if not before.height:
-        return after.select(*before.columns, pl.lit(1, pl.Int64).alias(WEIGHT))
-    both = pl.concat(
-        [
-            before.with_columns(pl.lit(-1, pl.Int64).alias(WEIGHT)),
-            after.select(before.columns).with_columns(pl.lit(1, pl.Int64).alias(WEIGHT)),
-        ]
-    )
-    return weighed(both, before.columns)
