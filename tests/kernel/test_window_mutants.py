@@ -73,7 +73,7 @@ MUTANTS = [
     Mutant("timers do not ring", Keyed._due, "pl.col(_DUE) <= self._state.after).select", "pl.col(_DUE) < self._state.before).select", final),
     Mutant("timers that have not rung are lost", Keyed._due, "timers.save(loaded.filter(pl.col(_DUE) > self._state.after))", "timers.save(loaded.clear())", final),
     Mutant("a later time does not wait for the timer before it", Keyed.close, "pl.col(_DUE).is_null() | (pl.col(WAKE) < pl.col(_DUE))", "pl.col(_DUE).is_null() & (pl.col(WAKE) < pl.col(_DUE))", final),
-    Mutant("what goes is not taken back", zset.difference, "pl.lit(-1, pl.Int64)", "pl.lit(0, pl.Int64)", sessions),
+    Mutant("what goes is not taken back", zset.signed, "pl.lit(-1, pl.Int64)", "pl.lit(0, pl.Int64)", sessions),
     # sessions
     Mutant("rows a gap apart are apart", SessionKernel._in_sessions, "> reach + self.spec.gap", ">= reach + self.spec.gap", sessions),
     Mutant("the last atom says how far a session reaches", SessionKernel._in_sessions, ".cum_max()", "", test_session.check_reach),

@@ -64,10 +64,15 @@ def signed(minus: pl.DataFrame, plus: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+def weigh(rows: pl.DataFrame, columns: list[str], name: str = WEIGHT) -> pl.DataFrame:
+    """How often each combination of these columns comes, net, those included that cancel out; told in a column of this name."""
+    weight = pl.col(WEIGHT).sum() if WEIGHT in rows.columns else pl.len().cast(pl.Int64)
+    return rows.group_by(columns).agg(weight.alias(name))
+
+
 def weighed(rows: pl.DataFrame, columns: list[str]) -> pl.DataFrame:
     """Equal rows as one, with how often they are there, net; those that cancel out are gone."""
-    weight = pl.col(WEIGHT).sum() if WEIGHT in rows.columns else pl.len().cast(pl.Int64).alias(WEIGHT)
-    return rows.group_by(columns).agg(weight).filter(pl.col(WEIGHT) != 0)
+    return weigh(rows, columns).filter(pl.col(WEIGHT) != 0)
 
 
 def repeated(rows: pl.DataFrame) -> pl.DataFrame:
@@ -85,10 +90,4 @@ def difference(before: pl.DataFrame, after: pl.DataFrame) -> pl.DataFrame:
     """What must change for these rows to become those; where there were none, equal ones are left apart."""
     if not before.height:
         return after.select(*before.columns, pl.lit(1, pl.Int64).alias(WEIGHT))
-    both = pl.concat(
-        [
-            before.with_columns(pl.lit(-1, pl.Int64).alias(WEIGHT)),
-            after.select(before.columns).with_columns(pl.lit(1, pl.Int64).alias(WEIGHT)),
-        ]
-    )
-    return weighed(both, before.columns)
+    return weighed(signed(before, after.select(before.columns)), before.columns)

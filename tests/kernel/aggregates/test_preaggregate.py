@@ -11,14 +11,14 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from millstream.kernel.aggregates.accumulators import Linear, weigh
+from millstream.kernel.aggregates.accumulators import ROWS, Linear
 from millstream.kernel.aggregates.preaggregate import AT, ONE, Adder, Sums, together
 from millstream.kernel.exchange.chunk import Kind, from_bytes, to_bytes
 from millstream.kernel.exchange.send import send
 from millstream.kernel.kernel import State
 from millstream.kernel.operators.aggregate import ReduceKernel
 from millstream.kernel.state.store import NEVER, Memory, Meta
-from millstream.kernel.zset import WEIGHT
+from millstream.kernel.zset import WEIGHT, weigh
 from millstream.plan.spec import Measure, Reduce
 from millstream.relation.nodes import WINDOW_COLUMNS, Aggregation, EventTime, Source
 from tests.kernel import oracle
@@ -71,7 +71,7 @@ def check_sums(chance: Random) -> None:
     assert same(found.groups, linear.delta(alone, group))
     for name in linear.distinct:
         values = found.groups.select(group)[found.values[name][AT]].hstack(found.values[name].drop(AT))
-        assert same(values, weigh(alone.drop_nulls(name), [*group, name]))
+        assert same(values, weigh(alone.drop_nulls(name), [*group, name], ROWS))
 
 
 def in_windows(rows: pl.DataFrame, spec: Reduce) -> pl.DataFrame:

@@ -261,12 +261,6 @@ def _distinct(names: list[Any]) -> list[Any]:
     return list(dict.fromkeys(names))
 
 
-def weigh(rows: pl.DataFrame, columns: list[str]) -> pl.DataFrame:
-    """How often each combination of these columns comes, net."""
-    weight = pl.col(WEIGHT).sum() if WEIGHT in rows.columns else pl.len().cast(pl.Int64)
-    return rows.group_by(columns).agg(weight.alias(ROWS))
-
-
 def look(bag: Bag, values: pl.DataFrame, group: list[str]) -> pl.DataFrame:
     """What an aggregate makes of the values in its bag, for each group that has any."""
     if bag.sketched:

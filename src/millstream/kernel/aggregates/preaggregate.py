@@ -18,9 +18,9 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from millstream.kernel.aggregates.accumulators import ROWS, Linear, weigh
+from millstream.kernel.aggregates.accumulators import ROWS, Linear
 from millstream.kernel.aggregates.time_windows import micros, windows_of
-from millstream.kernel.zset import WEIGHT, matched
+from millstream.kernel.zset import WEIGHT, matched, weigh
 from millstream.plan.spec import Reduce
 from millstream.relation.nodes import WINDOW_COLUMNS
 
@@ -75,7 +75,7 @@ class Adder:
             rows = rows.with_columns(self._numbers(rows, groups))
             weights = [WEIGHT] if WEIGHT in rows.columns else []
             for name in self.linear.distinct:
-                values[name] = weigh(rows.select(AT, name, *weights).drop_nulls(name), [AT, name])
+                values[name] = weigh(rows.select(AT, name, *weights).drop_nulls(name), [AT, name], ROWS)
         return Sums(groups, values)
 
     def add(self, sums: Sums) -> Sums:

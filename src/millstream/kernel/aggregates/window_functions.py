@@ -16,8 +16,8 @@ import polars as pl
 
 from millstream.errors import PipelineError, PlanError
 from millstream.kernel.aggregates import sum_double
-from millstream.kernel.aggregates.accumulators import Linear, bags, look, rendered, sets_for_distinct, sizes, weigh
-from millstream.kernel.zset import group_numbers
+from millstream.kernel.aggregates.accumulators import ROWS, Linear, bags, look, rendered, sets_for_distinct, sizes
+from millstream.kernel.zset import group_numbers, weigh
 from millstream.plan.spec import Measure, Order, Reduce
 from millstream.relation.nodes import Frame, Look
 
@@ -134,7 +134,7 @@ def _aggregated(rows: pl.DataFrame, measures: tuple[Measure, ...], low: Position
         names = list(dict.fromkeys(bag.columns))
         which, others = _pairs(low, high)
         values = rows.select(names)[others].with_columns(pl.Series(_ROW, which)).drop_nulls(bag.columns[-1])
-        looked[bag.name] = look(bag, weigh(values, [_ROW, *names]), [_ROW])
+        looked[bag.name] = look(bag, weigh(values, [_ROW, *names], ROWS), [_ROW])
     made = sizes(rendered(linear, runs, looked, [_ROW]), measures)
     return [made[each.name] for each in measures]
 

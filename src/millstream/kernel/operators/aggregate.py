@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import polars as pl
 
-from millstream.kernel.aggregates.accumulators import ROWS, Bag, bags, best, distincts, look, rendered, weigh
+from millstream.kernel.aggregates.accumulators import ROWS, Bag, bags, best, distincts, look, rendered
 from millstream.kernel.aggregates.preaggregate import AT, ONE, Adder, Sums, group_of, keys_of, together
 from millstream.kernel.aggregates.sketches import merged, sketched
 from millstream.kernel.aggregates.time_windows import in_windows, micros
 from millstream.kernel.kernel import State
 from millstream.kernel.state.hash import hash_after, hash_columns
 from millstream.kernel.state.segments import PLACE, Places, placed
-from millstream.kernel.zset import differing, matched, signed
+from millstream.kernel.zset import differing, matched, signed, weigh
 from millstream.plan.spec import Reduce
 from millstream.relation.nodes import WINDOW_COLUMNS
 
@@ -158,7 +158,7 @@ class ReduceKernel:
             return self._sketch(state, bag, rows, places, closing)
         values = list(dict.fromkeys(bag.columns))
         columns = [*self.group, *(name for name in values if name not in self.group)]
-        came = self._placed(weigh(rows.drop_nulls(bag.columns[-1]), columns))
+        came = self._placed(weigh(rows.drop_nulls(bag.columns[-1]), columns, ROWS))
         table = state.table(bag.name)
         old = table.load(places, closing)
         if old is None:

@@ -22,13 +22,12 @@ from millstream.kernel.aggregates.accumulators import (
     rendered,
     sets_for_distinct,
     sizes,
-    weigh,
-)  # fmt: skip
+)
 from millstream.kernel.aggregates.sketches import SKETCH, merged, sketched
 from millstream.kernel.kernel import State
 from millstream.kernel.state.keyed_rows import ONE, WAKE, Keyed, check_size, with_key
 from millstream.kernel.state.segments import PLACE
-from millstream.kernel.zset import difference, matched
+from millstream.kernel.zset import difference, matched, weigh
 from millstream.plan.spec import Reduce, Session
 from millstream.relation.nodes import WINDOW_COLUMNS
 
@@ -125,7 +124,7 @@ class SessionKernel:
             return self._sketch(state, keyed, bag, rows, was, now, kept)
         values = [name for name in dict.fromkeys(bag.columns) if name not in self.keys]
         columns = [*self.keys, _FROM, *values]
-        came = weigh(rows.drop_nulls(bag.columns[-1]), columns)
+        came = weigh(rows.drop_nulls(bag.columns[-1]), columns, ROWS)
         came = came.with_columns(pl.Series(PLACE, keyed.place(came)))
         table = state.table(bag.name)
         loaded = table.load(keyed.places)
