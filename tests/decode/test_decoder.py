@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from millstream import Clock, Pipeline
 from millstream.decode.decoder import Decoder, Records
 from millstream.decode.json_lines import Joined
-from millstream.kernel.exchange.chunk import Kind, from_bytes
+from millstream.kernel.arrow import from_bytes
+from millstream.kernel.exchange.chunk import Kind
 from millstream.kernel.host import Host
 from millstream.plan.build import ADMIT
 from millstream.runtime.setup import chain_of

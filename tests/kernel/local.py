@@ -20,7 +20,8 @@ import pyarrow as pa
 
 from millstream.kernel.admission import Count
 from millstream.kernel.aggregates import preaggregate
-from millstream.kernel.exchange.chunk import Chunk, Kind, from_bytes
+from millstream.kernel.arrow import from_bytes
+from millstream.kernel.exchange.chunk import Chunk, Kind
 from millstream.kernel.host import Held, Host, column_of
 from millstream.kernel.state import segments
 from millstream.kernel.state.store import FOREVER, Memory

@@ -22,7 +22,8 @@ from millstream.decode.decoder import Decoder, FeedDecoder
 from millstream.decode.leftovers import judge, to_records
 from millstream.kernel.admission import Count
 from millstream.kernel.aggregates import preaggregate
-from millstream.kernel.exchange.chunk import Chunk, Kind, from_bytes, read_mark, read_steps
+from millstream.kernel.arrow import from_bytes
+from millstream.kernel.exchange.chunk import Chunk, Kind, read_mark, read_steps
 from millstream.kernel.host import Host
 from millstream.kernel.state.store import NEVER, Memory
 from millstream.log.heartbeat import PREFIX

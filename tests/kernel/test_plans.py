@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 
 from millstream.errors import PipelineError
 from millstream.kernel import host
+from millstream.kernel.arrow import from_bytes, to_bytes
 from millstream.kernel.exchange import chunk
-from millstream.kernel.exchange.chunk import from_bytes, to_bytes
 from millstream.kernel.kernel import Kernel, State
 from millstream.kernel.state.segments import PLACE, Table
 from millstream.kernel.state.store import Memory, Meta

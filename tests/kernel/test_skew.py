@@ -18,8 +18,8 @@ import polars as pl
 import pytest
 
 from millstream.errors import PipelineError
+from millstream.kernel.arrow import from_bytes
 from millstream.kernel.exchange import chunk
-from millstream.kernel.exchange.chunk import from_bytes
 from millstream.kernel.exchange.send import send
 from millstream.kernel.host import kernel_of
 from millstream.kernel.kernel import Side, State

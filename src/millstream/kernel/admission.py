@@ -21,7 +21,8 @@ import numpy.typing as npt
 import polars as pl
 
 from millstream.errors import PipelineError
-from millstream.kernel.exchange.chunk import Chunk, Kind, mark, tell, to_bytes
+from millstream.kernel.arrow import to_bytes
+from millstream.kernel.exchange.chunk import Chunk, Kind, mark, tell
 from millstream.kernel.exchange.send import send
 from millstream.kernel.state.segments import PLACE, Table, place
 from millstream.kernel.state.store import FOREVER, NEVER, Meta, Store

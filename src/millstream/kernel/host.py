@@ -16,19 +16,9 @@ import pyarrow as pa
 
 from millstream.errors import PipelineError, PlanError
 from millstream.kernel.admission import Gate, admit, admit_at_once, judge, outcome
+from millstream.kernel.arrow import from_bytes, one_frame, to_bytes
 from millstream.kernel.exchange.bucket_labels import labels
-from millstream.kernel.exchange.chunk import (
-    SIDES,
-    Chunk,
-    Kind,
-    from_bytes,
-    mark,
-    one_frame,
-    read_last_step,
-    read_mark,
-    shaped,
-    to_bytes,
-)
+from millstream.kernel.exchange.chunk import SIDES, Chunk, Kind, mark, read_last_step, read_mark, shaped
 from millstream.kernel.exchange.send import send
 from millstream.kernel.kernel import Kernel, Side, State
 from millstream.kernel.operators.aggregate import ReduceKernel

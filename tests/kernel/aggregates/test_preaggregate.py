@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from millstream.kernel.aggregates.accumulators import ROWS, Linear
 from millstream.kernel.aggregates.preaggregate import AT, ONE, Adder, Sums, together
-from millstream.kernel.exchange.chunk import Kind, from_bytes, to_bytes
+from millstream.kernel.arrow import from_bytes, to_bytes
+from millstream.kernel.exchange.chunk import Kind
 from millstream.kernel.exchange.send import send
 from millstream.kernel.kernel import State
 from millstream.kernel.operators.aggregate import ReduceKernel

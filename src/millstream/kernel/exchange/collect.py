@@ -9,7 +9,8 @@ import msgspec
 import polars as pl
 
 from millstream.kernel.admission import Count
-from millstream.kernel.exchange.chunk import Chunk, Kind, from_bytes, one_frame
+from millstream.kernel.arrow import from_bytes, one_frame
+from millstream.kernel.exchange.chunk import Chunk, Kind
 from millstream.kernel.host import Held, input_frames
 from millstream.kernel.zset import WEIGHT
 from millstream.plan.build import ORIGIN, Chain

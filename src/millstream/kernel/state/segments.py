@@ -18,7 +18,7 @@ import polars as pl
 import pyarrow as pa
 
 from millstream.errors import KeyTooLarge
-from millstream.kernel.exchange.chunk import to_arrow
+from millstream.kernel.arrow import to_arrow
 from millstream.kernel.state.hash import hash_columns
 from millstream.kernel.state.store import FOREVER, Directory, Meta, Store
 
