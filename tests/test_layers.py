@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
@@ -86,6 +87,11 @@ def test_the_architecture_page_lists_every_module_once() -> None:
 def test_a_module_imports_only_from_above(module: str) -> None:
     inner = [found for found in imports(module) if found.imported.split(".")[0] == "millstream"]
     assert [found.imported for found in inner if not is_above(found)] == []
+
+
+def test_the_rooms_of_the_kernel_stand_one_after_the_other() -> None:
+    rooms = [room for room, _ in groupby(name.split(".")[2] for name in ROWS if name.startswith("millstream.kernel."))]
+    assert len(rooms) == len(set(rooms))
 
 
 def test_an_import_from_below_is_noticed() -> None:

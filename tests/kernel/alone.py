@@ -13,8 +13,8 @@ from typing import Any
 
 import polars as pl
 
-from millstream.kernel.host import kernel_of
 from millstream.kernel.kernel import State
+from millstream.kernel.operators.kernel_of import kernel_of
 from millstream.kernel.state import segments as segment
 from millstream.kernel.state.store import FOREVER, NEVER, Memory, Meta
 from millstream.kernel.zset import WEIGHT

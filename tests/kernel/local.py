@@ -18,11 +18,11 @@ import msgspec
 import polars as pl
 import pyarrow as pa
 
-from millstream.kernel.admission import Count
 from millstream.kernel.aggregates import preaggregate
 from millstream.kernel.arrow import from_bytes
 from millstream.kernel.exchange.chunk import Chunk, Kind
-from millstream.kernel.host import Held, Host, column_of
+from millstream.kernel.exchange.reports import Count, Held
+from millstream.kernel.host import Host, column_of
 from millstream.kernel.state import segments
 from millstream.kernel.state.store import FOREVER, Memory
 from millstream.kernel.zset import WEIGHT

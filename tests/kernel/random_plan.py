@@ -12,7 +12,7 @@ import polars as pl
 
 from millstream import Pipeline, Relation, rows, session, sliding, span, tumbling
 from millstream.errors import PlanError
-from millstream.kernel.exchange.collect import raw_schemas
+from millstream.kernel.schemas import raw_schemas
 from millstream.plan.build import Chain
 from millstream.relation.predicate import kinds_of
 from millstream.relation.properties import event_time

@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 from millstream import Pipeline, Record, tumbling
 from millstream.decode.decoder import Decoder, FeedDecoder
 from millstream.decode.leftovers import judge, to_records
-from millstream.kernel.admission import Count
 from millstream.kernel.aggregates import preaggregate
 from millstream.kernel.arrow import from_bytes
 from millstream.kernel.exchange.chunk import Chunk, Kind, read_mark, read_steps
+from millstream.kernel.exchange.reports import Count
 from millstream.kernel.host import Host
 from millstream.kernel.state.store import NEVER, Memory
 from millstream.log.heartbeat import PREFIX

@@ -21,9 +21,9 @@ from millstream.errors import PipelineError
 from millstream.kernel.arrow import from_bytes
 from millstream.kernel.exchange import chunk
 from millstream.kernel.exchange.send import send
-from millstream.kernel.host import kernel_of
 from millstream.kernel.kernel import Side, State
 from millstream.kernel.operators import join
+from millstream.kernel.operators.kernel_of import kernel_of
 from millstream.kernel.state import segments
 from millstream.kernel.state.store import NEVER, Memory, Meta
 from millstream.kernel.zset import WEIGHT

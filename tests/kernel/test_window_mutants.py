@@ -15,12 +15,12 @@ from millstream.kernel.exchange import top_prefilter
 from millstream.kernel.operators import top
 from millstream.kernel.operators.deduplicate import DeduplicateKernel
 from millstream.kernel.operators.hold_until_close import HoldKernel
+from millstream.kernel.operators.keyed_rows import Keyed
 from millstream.kernel.operators.map_groups import GroupsKernel
 from millstream.kernel.operators.over import OverKernel
 from millstream.kernel.operators.passthrough import PassKernel
 from millstream.kernel.operators.session import SessionKernel
 from millstream.kernel.operators.top import Ranks, TopKernel
-from millstream.kernel.state.keyed_rows import Keyed
 from millstream.plan.spec import Order
 from millstream.relation.nodes import Frame
 from tests.kernel import test_final

@@ -23,6 +23,7 @@ import polars as pl
 from millstream.errors import PipelineError
 from millstream.kernel.arrow import to_bytes
 from millstream.kernel.exchange.chunk import Chunk, Kind, mark, tell
+from millstream.kernel.exchange.reports import Count
 from millstream.kernel.exchange.send import send
 from millstream.kernel.state.segments import PLACE, Table, place
 from millstream.kernel.state.store import FOREVER, NEVER, Meta, Store
@@ -56,27 +57,6 @@ class Verdicts:
     codes: npt.NDArray[np.int8]
     met: npt.NDArray[np.int64]
     watermark: int
-
-
-class Count(msgspec.Struct, array_like=True):
-    """What admission saw of one partition in one batch; ``next`` is the offset after the last record.
-
-    ``appended`` is when the last record came that is no heartbeat.
-    """
-
-    topic: str
-    partition: int
-    next: int
-    records: int
-    admitted: int
-    late: int
-    duplicate: int
-    future: int
-    malformed: int
-    wild: int
-    heartbeats: int
-    watermark: int | None
-    appended: int | None = None
 
 
 @dataclass

@@ -14,94 +14,30 @@ import msgspec
 import polars as pl
 import pyarrow as pa
 
-from millstream.errors import PipelineError, PlanError
+from millstream.errors import PipelineError
 from millstream.kernel.admission import Gate, admit, admit_at_once, judge, outcome
 from millstream.kernel.arrow import from_bytes, one_frame, to_bytes
 from millstream.kernel.exchange.bucket_labels import labels
-from millstream.kernel.exchange.chunk import SIDES, Chunk, Kind, mark, read_last_step, read_mark, shaped
+from millstream.kernel.exchange.chunk import SIDES, Chunk, Kind, mark, read_last_step, read_mark
+from millstream.kernel.exchange.handover import Near
+from millstream.kernel.exchange.reports import Held
 from millstream.kernel.exchange.send import send
 from millstream.kernel.kernel import Kernel, Side, State
-from millstream.kernel.operators.aggregate import ReduceKernel
-from millstream.kernel.operators.asof_join import AsOfJoinKernel, LatestJoinKernel
-from millstream.kernel.operators.changelog import ChangelogKernel
-from millstream.kernel.operators.deduplicate import DeduplicateKernel
-from millstream.kernel.operators.hold_until_close import HoldKernel
-from millstream.kernel.operators.interval_join import IntervalJoinKernel
-from millstream.kernel.operators.join import TableJoinKernel
-from millstream.kernel.operators.map_groups import GroupsKernel
-from millstream.kernel.operators.over import OverKernel
+from millstream.kernel.operators.kernel_of import kernel_of
 from millstream.kernel.operators.passthrough import PassKernel
-from millstream.kernel.operators.session import SessionKernel
-from millstream.kernel.operators.top import TopKernel
-from millstream.kernel.state.fused_step import Near, Shared
+from millstream.kernel.schemas import input_frames
+from millstream.kernel.state.fused_step import Shared
 from millstream.kernel.state.store import FOREVER, NEVER, Memory, Meta, Store
 from millstream.kernel.watermarks import Clock
-from millstream.plan.build import ADMIT, ORIGIN, SINK, Chain, Feed, Operator, Port
-from millstream.plan.spec import (
-    AsOfJoin,
-    Changelog,
-    Deduplicate,
-    Groups,
-    Hold,
-    IntervalJoin,
-    LatestJoin,
-    Over,
-    Pass,
-    Reduce,
-    Session,
-    Spec,
-    TableJoin,
-    Top,
-)  # fmt: skip
+from millstream.plan.build import ADMIT, SINK, Chain, Feed, Operator
 
 COLUMNS = ("_o", "_a", "_t", "_bad", "_beat", "_wild", "_who", "_nth", "_deleted")
 """What the first step gets of every record besides the feed's expressions; see :mod:`millstream.kernel.admission`."""
 
 
-class Held(msgspec.Struct, array_like=True):
-    """What one bucket of one kernel keeps."""
-
-    kernel: int
-    bucket: int
-    rows: int
-    bytes: int
-    segments: int
-
-
 def column_of(feed: Feed, name: str) -> str:
     """The name of a feed's expression among those of all feeds."""
     return f"_f{feed.number}{name}"
-
-
-def kernel_of(spec: Spec) -> Kernel:
-    """The kernel that does what a spec says."""
-    match spec:
-        case Changelog():
-            return ChangelogKernel(spec)
-        case Reduce():
-            return ReduceKernel(spec)
-        case Session():
-            return SessionKernel(spec)
-        case Top():
-            return TopKernel(spec)
-        case Over():
-            return OverKernel(spec)
-        case Deduplicate():
-            return DeduplicateKernel(spec)
-        case Pass():
-            return PassKernel(spec)
-        case Hold():
-            return HoldKernel(spec)
-        case Groups():
-            return GroupsKernel(spec)
-        case TableJoin():
-            return TableJoinKernel(spec)
-        case IntervalJoin():
-            return IntervalJoinKernel(spec)
-        case AsOfJoin():
-            return AsOfJoinKernel(spec)
-        case LatestJoin():
-            return LatestJoinKernel(spec)
 
 
 @dataclass
@@ -389,46 +325,6 @@ def _frame(chunks: list[Chunk], kind: Kind, near: list[pl.DataFrame]) -> pl.Data
     data = [chunk.data for chunk in chunks if chunk.kind == kind]
     frames = [*([one_frame(data)] if data else ()), *near]
     return pl.concat(frames, how="diagonal_relaxed") if len(frames) > 1 else frames[0] if frames else None
-
-
-def input_frames(chain: Chain, feeds: Mapping[int, pl.Schema]) -> dict[tuple[int, int], pl.DataFrame]:
-    """What reaches each side of each kernel, and each view, as frames without rows: kernels run over nothing at all.
-
-    ``feeds`` are the types of the feeds' expressions.
-    """
-    inputs: dict[tuple[int, int], pl.DataFrame] = {}
-
-    def reach(ports: Iterable[Port], rows: pl.DataFrame) -> None:
-        for port in ports:
-            made = shaped(rows, port)
-            _check_types(inputs.get((port.target, port.side), made).schema, made.schema)
-            inputs[port.target, port.side] = made
-
-    origin = {ORIGIN[0]: pl.String(), ORIGIN[1]: pl.Int32(), ORIGIN[2]: pl.Int64()}
-    for feed in chain.feeds:
-        types = {each.name: feeds[feed.number][each.name] for each in feed.expressions}
-        changelog = {ORIGIN[2]: pl.Int64(), "_deleted": pl.Boolean(), "_a": pl.Int64()}
-        changelog = changelog if feed.source.kind == "table" else {}
-        reach((port for port in feed.ports if port.stage != SINK), pl.DataFrame(schema={**types, **changelog}))
-        reach((port for port in feed.ports if port.stage == SINK), pl.DataFrame(schema={**types, **origin}))
-    for operator in sorted(chain.operators, key=lambda each: each.stage):
-        frames = [inputs[operator.number, side] for side in range(operator.sides)]
-        sides = tuple(Side(NEVER, NEVER, frame.schema) for frame in frames)
-        state = State(Memory(), Meta(), NEVER, NEVER, frames[0].schema, sides=sides if operator.sides > 1 else ())
-        changes = kernel_of(operator.spec).step(state, *frames)
-        assert changes is not None  # noqa: S101
-        reach(operator.ports, changes)
-    return inputs
-
-
-def _check_types(one: pl.Schema, other: pl.Schema) -> None:
-    """Refuse a union of different types: what was kept of one could not be compared with the other."""
-    for name in one:
-        if name in other and one[name] != other[name]:
-            raise PlanError(
-                f"union: column {name} is of type {one[name]} in one relation and {other[name]} in another",
-                hint=f"cast one of them: select(…, 'cast({name} AS …) AS {name}')",
-            )
 
 
 def is_used(feed: Feed, name: str) -> bool:

@@ -16,8 +16,8 @@ from millstream.decode.leftovers import judge, to_records
 from millstream.errors import NeedsSpark
 from millstream.event import Record
 from millstream.kernel.exchange.chunk import Chunk
-from millstream.kernel.exchange.collect import raw_schemas
 from millstream.kernel.host import Host
+from millstream.kernel.schemas import raw_schemas
 from millstream.kernel.state.store import Memory
 from millstream.log import Log
 from millstream.plan.build import Chain

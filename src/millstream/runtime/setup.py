@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from millstream.kernel.exchange.collect import raw_schemas
+from millstream.kernel.schemas import raw_schemas
 from millstream.pipeline import Pipeline
 from millstream.plan.build import Chain, ViewPlan, build_chain
 from millstream.runtime.analysis_errors import analysed

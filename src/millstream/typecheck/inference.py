@@ -14,8 +14,8 @@ import polars as pl
 from millstream.decode.decoder import META
 from millstream.decode.timestamps import STAMP
 from millstream.errors import PlanError
-from millstream.kernel.host import input_frames
 from millstream.kernel.operators.map_groups import type_of
+from millstream.kernel.schemas import input_frames
 from millstream.plan.build import Chain, Feed
 from millstream.relation import expression
 from millstream.relation.node_texts import texts_of

@@ -14,7 +14,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from millstream.errors import PlanError
-from millstream.kernel.exchange.collect import raw_schemas
+from millstream.kernel.schemas import raw_schemas
 from millstream.kernel.state.store import FOREVER
 from millstream.plan.build import Chain, ViewPlan, build_chain
 from millstream.relation.nodes import Aggregation, Column, Emit, How, Late, Source

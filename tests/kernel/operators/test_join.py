@@ -15,8 +15,8 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from millstream.errors import ExpressionFailed, PipelineError, PlanError
-from millstream.kernel.host import input_frames
 from millstream.kernel.operators import join
+from millstream.kernel.schemas import input_frames
 from millstream.plan.build import Chain, ViewPlan, build_chain
 from millstream.plan.spec import Top as TopSpec
 from millstream.relation.nodes import (

@@ -11,7 +11,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from millstream.errors import PipelineError
-from millstream.kernel.state import keyed_rows
+from millstream.kernel.operators import keyed_rows
 from millstream.kernel.state.store import FOREVER
 from millstream.plan.spec import Measure, Session
 from millstream.relation.nodes import Emit

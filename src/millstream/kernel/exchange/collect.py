@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import msgspec
 import polars as pl
 
-from millstream.kernel.admission import Count
 from millstream.kernel.arrow import from_bytes, one_frame
 from millstream.kernel.exchange.chunk import Chunk, Kind
-from millstream.kernel.host import Held, input_frames
+from millstream.kernel.exchange.reports import Count, Held
 from millstream.kernel.zset import WEIGHT
-from millstream.plan.build import ORIGIN, Chain
+from millstream.plan.build import Chain
 
 
 @dataclass
@@ -63,14 +62,3 @@ def _add(one: Count, other: Count) -> Count:
         for name in ("appended", "watermark", "next")
     }
     return msgspec.structs.replace(one, **latest, **summed)
-
-
-def raw_schemas(chain: Chain, feeds: Mapping[int, pl.Schema]) -> dict[str, pl.Schema]:
-    """The raw columns and types of each view, from the types of the feeds' expressions: kernels run over no rows at all."""
-    inputs = input_frames(chain, feeds)
-    schemas = {}
-    for output in chain.outputs:
-        columns = {name: inputs[output.number, 0].schema[name] for name in output.columns}
-        origin = {name: inputs[output.number, 0].schema[name] for name in ORIGIN} if output.append else {}
-        schemas[output.name] = pl.Schema({**columns, **origin})
-    return schemas

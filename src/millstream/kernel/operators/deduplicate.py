@@ -11,8 +11,8 @@ import numpy as np
 import polars as pl
 
 from millstream.kernel.kernel import State
+from millstream.kernel.operators.keyed_rows import WAKE, Keyed
 from millstream.kernel.operators.top import in_order
-from millstream.kernel.state.keyed_rows import WAKE, Keyed
 from millstream.kernel.zset import difference, group_numbers, weighed
 from millstream.plan.spec import Deduplicate, Order
 

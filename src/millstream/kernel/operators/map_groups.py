@@ -13,8 +13,8 @@ import polars as pl
 
 from millstream.errors import PipelineError
 from millstream.kernel.kernel import State
+from millstream.kernel.operators.keyed_rows import ONE, Keyed, with_key
 from millstream.kernel.operators.top import in_order
-from millstream.kernel.state.keyed_rows import ONE, Keyed, with_key
 from millstream.kernel.zset import difference, repeated, weighed
 from millstream.plan.spec import Groups
 

@@ -11,8 +11,8 @@ import polars as pl
 
 from millstream.kernel.aggregates.window_functions import Layout, called
 from millstream.kernel.kernel import State
+from millstream.kernel.operators.keyed_rows import ONE, WAKE, Keyed, with_key
 from millstream.kernel.operators.top import in_order
-from millstream.kernel.state.keyed_rows import ONE, WAKE, Keyed, with_key
 from millstream.kernel.zset import difference, repeated, weighed
 from millstream.plan.spec import Over
 from millstream.relation.nodes import WINDOW_COLUMNS, Frame

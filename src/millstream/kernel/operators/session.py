@@ -25,7 +25,7 @@ from millstream.kernel.aggregates.accumulators import (
 )
 from millstream.kernel.aggregates.sketches import SKETCH, merged, sketched
 from millstream.kernel.kernel import State
-from millstream.kernel.state.keyed_rows import ONE, WAKE, Keyed, check_size, with_key
+from millstream.kernel.operators.keyed_rows import ONE, WAKE, Keyed, check_size, with_key
 from millstream.kernel.state.segments import PLACE
 from millstream.kernel.zset import difference, matched, weigh
 from millstream.plan.spec import Reduce, Session

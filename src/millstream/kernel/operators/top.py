@@ -14,7 +14,7 @@ import numpy.typing as npt
 import polars as pl
 
 from millstream.kernel.kernel import State
-from millstream.kernel.state.keyed_rows import ONE, Keyed, with_key
+from millstream.kernel.operators.keyed_rows import ONE, Keyed, with_key
 from millstream.kernel.zset import WEIGHT, weighed
 from millstream.plan.spec import Order, Top
 

@@ -1,1 +1,1 @@
-"""What kernels keep between batches: a store of blobs, tables of rows in segments, rows by key."""
+"""What kernels keep between batches: a store of blobs, tables of rows in segments."""

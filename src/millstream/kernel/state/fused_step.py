@@ -1,4 +1,4 @@
-"""What the kernels of a step share in one bucket: a store, where their state lies side by side, and rows that they hand on.
+"""The store that the kernels of a step share in one bucket, where their state lies side by side.
 
 A step has one meta blob and one row of numbers.
 """
@@ -6,14 +6,10 @@ A step has one meta blob and one row of numbers.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 import msgspec
-import polars as pl
 
-from millstream.kernel.exchange.chunk import SIDES, Kind, shaped
 from millstream.kernel.state.store import Store
-from millstream.plan.build import Port
 
 _ROOM = 48
 """Bits for the numbers of one kernel's segments, of which the tables of a kernel use those above 40."""
@@ -64,26 +60,3 @@ class Part:
     def remove(self, numbers: Sequence[int]) -> None:
         """Forget segments."""
         self._shared.store.remove([self._first + number for number in numbers])
-
-
-@dataclass
-class Near:
-    """Rows for kernels of the same step and bucket: they are handed over as they are, and never packed."""
-
-    targets: frozenset[int] = frozenset()
-    _given: dict[tuple[int, Kind], list[pl.DataFrame]] = field(default_factory=dict)
-
-    @property
-    def reached(self) -> set[int]:
-        """The kernels that have rows here."""
-        return {target for target, _ in self._given}
-
-    def give(self, rows: pl.DataFrame, port: Port) -> None:
-        """Leave rows for whoever takes them, as the port wants them."""
-        rows = shaped(rows, port)
-        if rows.height:
-            self._given.setdefault((port.target, SIDES[port.side]), []).append(rows)
-
-    def take(self, target: int, kind: Kind) -> list[pl.DataFrame]:
-        """The rows for one input of a kernel."""
-        return self._given.pop((target, kind), [])
