@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from millstream import Clock, Pipeline
 from millstream.decode.decoder import Decoder, Records
 from millstream.decode.json_lines import Joined
+from millstream.kernel.admission.entrances import Admission
 from millstream.kernel.arrow import from_bytes
 from millstream.kernel.exchange.chunk import Kind
-from millstream.kernel.host import Host
 from millstream.plan.build import ADMIT
 from millstream.runtime.setup import chain_of
 
@@ -26,7 +26,7 @@ def decoder(schema: str = "k long, v long", *select: str, kind: str = "stream", 
     define = pipeline.stream if kind == "stream" else pipeline.table
     pipeline.view("out", define("events", schema, **options).select(*(select or ("*",))))
     chain = chain_of(pipeline)
-    return Decoder(Host(chain, {feed.number: 1 for feed in chain.feeds}), utc=True)
+    return Decoder(Admission(chain), utc=True)
 
 
 def records(*values: bytes | None, keys: list[bytes | None] | None = None) -> Records:
@@ -97,7 +97,7 @@ def test_what_depends_on_the_zone_is_computed_where_that_is_utc() -> None:
     made = decoder("at timestamp", "date_format(at, 'HH:mm') AS minute")
     frames, left = packed(made, records(b'{"at": "2026-01-31T12:34:56Z"}'))
     assert (frames[0]["minute"].to_list(), left) == (["12:34"], [])
-    elsewhere = Decoder(made.host, utc=False)
+    elsewhere = Decoder(made.admission, utc=False)
     assert dict(elsewhere.feeds) == {"events": "date_format(at, 'HH:mm')"}
 
 

@@ -18,11 +18,12 @@ import msgspec
 import polars as pl
 import pyarrow as pa
 
+from millstream.kernel.admission.record import column_of
 from millstream.kernel.aggregates import preaggregate
 from millstream.kernel.arrow import from_bytes
 from millstream.kernel.exchange.chunk import Chunk, Kind
 from millstream.kernel.exchange.reports import Count, Held
-from millstream.kernel.host import Host, column_of
+from millstream.kernel.host import Host
 from millstream.kernel.state import segments
 from millstream.kernel.state.store import FOREVER, Memory
 from millstream.kernel.zset import WEIGHT
@@ -89,7 +90,7 @@ class Local:
             half = len(chosen) // 2 or 1
             for part in (chosen[:half], chosen[half:]):
                 if part:
-                    chunks += self.host.pack(self._decode(part))
+                    chunks += self.host.admission.pack(self._decode(part))
         for stage in self.chain.stages:
             self.shuffled.shuffle(chunks)  # a shuffle keeps no order
             chunks = self.host.run_stage(stage, chunks, self.stores)

@@ -14,7 +14,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from millstream.errors import PipelineError
-from millstream.kernel.admission import IGNORED
+from millstream.kernel.admission.record import IGNORED
 from millstream.kernel.state.store import FOREVER, NEVER
 from millstream.plan.build import ViewPlan, build_chain
 from millstream.relation.nodes import Column, EventTime, Late, Source

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from millstream import Pipeline, Record, tumbling
 from millstream.decode.decoder import Decoder, FeedDecoder
 from millstream.decode.leftovers import judge, to_records
+from millstream.kernel.admission.entrances import Admission
 from millstream.kernel.aggregates import preaggregate
 from millstream.kernel.arrow import from_bytes
 from millstream.kernel.exchange.chunk import Chunk, Kind, read_mark, read_steps
@@ -41,7 +42,7 @@ def decoder(*, early: bool) -> Decoder:
     pipeline.view("counted", events.group_by("k", tumbling("at", "3 seconds")).agg(n="count(*)"))
     pipeline.view("named", events.join(pipeline.table("names", "k long, name string", key="k"), "k", as_of="at"))
     chain = replace(chain_of(pipeline), early=early)
-    return Decoder(Host(chain, {feed.number: 1 for feed in chain.feeds}), utc=True)
+    return Decoder(Admission(chain), utc=True)
 
 
 @st.composite
@@ -74,7 +75,7 @@ def left_over(made: Decoder, piece: list[Record], left: Any) -> list[Chunk]:
     rest = [record for record, is_left in zip(piece, left, strict=True) if is_left]
     feed = made.feeds["events"]
     assert isinstance(feed, FeedDecoder)
-    return list(made.host.pack_feed(feed.feed, 0, judge(feed, "p", 0, rest))) if rest else []
+    return list(made.admission.pack_feed(feed.feed, 0, judge(feed, "p", 0, rest))) if rest else []
 
 
 def staged(batches: list[list[list[Record]]]) -> Iterator[list[Chunk]]:
@@ -84,7 +85,7 @@ def staged(batches: list[list[list[Record]]]) -> Iterator[list[Chunk]]:
         for piece in batch:
             packed, left = made.pack("events", 0, to_records(piece))
             chunks += [*packed, *left_over(made, piece, left)]
-        yield made.host.run_stage(ADMIT, chunks, stores)
+        yield Host(made.admission.chain, {}).run_stage(ADMIT, chunks, stores)
 
 
 def gated(batches: list[list[list[Record]]]) -> Iterator[list[Chunk]]:
@@ -96,8 +97,8 @@ def gated(batches: list[list[list[Record]]]) -> Iterator[list[Chunk]]:
             packed, left = made.pack("events", 0, to_records(piece), gate)
             chunks += [*packed, *left_over(made, piece, left)]
         chunks += made.leave("events", 0, gate)
-        waiting = [chunk for chunk in chunks if made.host.is_waiting(chunk.stage, chunk.target)]
-        done = [chunk for chunk in chunks if chunk not in waiting] + list(made.host.admit_waiting(waiting))
+        waiting = [chunk for chunk in chunks if made.admission.is_waiting(chunk.stage, chunk.target)]
+        done = [chunk for chunk in chunks if chunk not in waiting] + list(made.admission.admit_waiting(waiting))
         counted = [msgspec.msgpack.decode(c.data, type=Count).watermark for c in done if c.kind == Kind.COUNT]
         watermark = max((each for each in (*counted, watermark) if each is not None), default=None)
         yield done
@@ -148,4 +149,4 @@ def test_a_stream_with_sequences_keeps_its_stage() -> None:
     pipeline.view("all", events)
     chain = replace(chain_of(pipeline), early=True)
     assert chain.stages == (ADMIT,)
-    assert Decoder(Host(chain, {chain.feeds[0].number: 1}), utc=True).gate("events", None) is None
+    assert Decoder(Admission(chain), utc=True).gate("events", None) is None

@@ -18,7 +18,9 @@ from typing import Any
 import pytest
 
 from millstream.errors import PipelineError
-from millstream.kernel import admission, host, zset
+from millstream.kernel import host, zset
+from millstream.kernel.admission import entrances
+from millstream.kernel.admission import verdicts as judging
 from millstream.kernel.aggregates import accumulators, sum_integer
 from millstream.kernel.aggregates import preaggregate as partial_sums
 from millstream.kernel.aggregates.accumulators import Linear
@@ -85,17 +87,17 @@ class Mutant:
 
 MUTANTS = [
     # admission
-    Mutant("the watermark is a record behind", admission.judge, "met, watermark = highest[:-1]", "met, watermark = np.append(highest[:1], highest[:-2])", verdicts, seed=1),
-    Mutant("the delay counts twice", admission.judge, "times - micros(time.delay)", "times - 2 * micros(time.delay)", verdicts),
-    Mutant("the future moves the watermark", admission.judge, "np.where(codes == ADMITTED, times", "np.where(codes != DUPLICATE, times", verdicts),
-    Mutant("lateness is not allowed", admission.judge, "met - micros(time.lateness)", "met", corrected),
-    Mutant("heartbeats are not heard", admission.judge, "np.where(beat, beats", "np.where(beat & False, beats", verdicts),
-    Mutant("what is malformed moves the watermark", admission.judge, "raised = np.where(bad, NEVER, raised)", "pass", verdicts, seed=6),
-    Mutant("the last number again is no repeat", admission.judge, "numbers <= seen", "numbers < seen", verdicts),
-    Mutant("every batch starts without a watermark", admission.admit, 'before = meta.facts.get("watermark", NEVER)', "before = NEVER", verdicts),
-    Mutant("numbers of earlier batches are forgotten", admission._sequences, 'pl.max_horizontal("_kept", running.fill_null(NEVER))', "running.fill_null(NEVER)", verdicts),
-    Mutant("numbers within a batch are forgotten", admission._sequences, "running.fill_null(NEVER))", "pl.lit(NEVER))", verdicts),
-    Mutant("the side view gets every reject", admission.outcome, "rows.filter(codes == LATE)", "rows.filter(codes != ADMITTED)", routed),
+    Mutant("the watermark is a record behind", judging.judge, "met, watermark = highest[:-1]", "met, watermark = np.append(highest[:1], highest[:-2])", verdicts, seed=1),
+    Mutant("the delay counts twice", judging.judge, "times - micros(time.delay)", "times - 2 * micros(time.delay)", verdicts),
+    Mutant("the future moves the watermark", judging.judge, "np.where(codes == ADMITTED, times", "np.where(codes != DUPLICATE, times", verdicts),
+    Mutant("lateness is not allowed", judging.judge, "met - micros(time.lateness)", "met", corrected),
+    Mutant("heartbeats are not heard", judging.judge, "np.where(beat, beats", "np.where(beat & False, beats", verdicts),
+    Mutant("what is malformed moves the watermark", judging.judge, "raised = np.where(bad, NEVER, raised)", "pass", verdicts, seed=6),
+    Mutant("the last number again is no repeat", judging.judge, "numbers <= seen", "numbers < seen", verdicts),
+    Mutant("every batch starts without a watermark", entrances.admit, 'before = meta.facts.get("watermark", NEVER)', "before = NEVER", verdicts),
+    Mutant("numbers of earlier batches are forgotten", entrances._sequences, 'pl.max_horizontal("_kept", running.fill_null(NEVER))', "running.fill_null(NEVER)", verdicts),
+    Mutant("numbers within a batch are forgotten", entrances._sequences, "running.fill_null(NEVER))", "pl.lit(NEVER))", verdicts),
+    Mutant("the side view gets every reject", judging.outcome, "rows.filter(codes == LATE)", "rows.filter(codes != ADMITTED)", routed),
     # segments
     Mutant("a split loses the last row", Table._cut, "batch.slice(low, end - low)", "batch.slice(low, end - low - (index > 0))", small_segments),
     Mutant("a place is cut apart", segments._cuts, "np.unique(np.searchsorted(places, wanted))", "np.unique(np.arange(count) * len(places) // count)", places),

@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 
 from millstream.errors import NotAllowed
 from millstream.event import Event
-from millstream.kernel.admission import IGNORED, beat_of
+from millstream.kernel.admission.record import IGNORED, beat_of
 from millstream.kernel.state.store import FOREVER
 from millstream.log import open_log
 from millstream.log.heartbeat import PREFIX, heartbeat_sql, read_heartbeat

@@ -14,7 +14,8 @@ from pyspark.sql import SparkSession
 
 from millstream import Pipeline
 from millstream.decode.decoder import Decoder, FeedDecoder, Records
-from millstream.kernel.host import Host, column_of
+from millstream.kernel.admission.entrances import Admission
+from millstream.kernel.admission.record import column_of
 from millstream.plan.build import Chain
 from millstream.runtime.setup import chain_of
 from millstream.spark.lowering import decode
@@ -96,7 +97,7 @@ def both(spark: SparkSession, plan: Chain, values: list[bytes | None]) -> tuple[
     native = pl.from_arrow(decode(spark.createDataFrame(rows, ddl), plan, "oracle").toArrow())
     assert isinstance(native, pl.DataFrame)
     (feed,) = plan.feeds
-    decoder = Decoder(Host(plan, {feed.number: 4}), utc=True)
+    decoder = Decoder(Admission(plan), utc=True)
     offsets = np.arange(len(values), dtype=np.int64)
     known = decoder.feeds["events"]
     assert isinstance(known, FeedDecoder)

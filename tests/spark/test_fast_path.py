@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from millstream import Pipeline
 from millstream.decode.decoder import Decoder, Records
 from millstream.errors import ConfigError
-from millstream.kernel.host import Host
+from millstream.kernel.admission.entrances import Admission
 from millstream.runtime.setup import chain_of
 from millstream.spark.fast_path import RAW, rows_of, shorten_batch, to_file
 from millstream.spark.source import MillstreamSource
@@ -34,7 +34,7 @@ def decoder(*select: str) -> Decoder:
     pipeline = Pipeline("p", log="sqlite:never.db")
     pipeline.view("out", pipeline.stream("events", "n bigint").select(*select))
     chain = chain_of(pipeline)
-    return Decoder(Host(chain, {feed.number: 1 for feed in chain.feeds}), utc=True)
+    return Decoder(Admission(chain), utc=True)
 
 
 @pytest.mark.parametrize("select", [("n",), ("n", "_key AS k")])
@@ -103,4 +103,4 @@ def test_a_decoder_goes_by_a_file_of_ours() -> None:
     reader: Any = MillstreamSource(
         {"log": "sqlite:never.db", "subscribe": "t", "decoder": to_file(decoder("n"))}
     ).reader(None)  # type: ignore[arg-type]
-    assert pickle.loads(pickle.dumps(reader)).files.decoder.host.chain == decoder("n").host.chain
+    assert pickle.loads(pickle.dumps(reader)).files.decoder.admission.chain == decoder("n").admission.chain

@@ -19,7 +19,8 @@ from millstream.decode.decoder import Decoder, FeedDecoder
 from millstream.decode.leftovers import judge, to_records
 from millstream.errors import NeedsSpark
 from millstream.event import Record
-from millstream.kernel.host import Host, column_of
+from millstream.kernel.admission.entrances import Admission
+from millstream.kernel.admission.record import column_of
 from millstream.runtime.run import run
 from millstream.runtime.setup import chain_of
 from millstream.spark.lowering import decode
@@ -233,7 +234,7 @@ def compare(
     define(pipeline)
     chain = chain_of(pipeline)
     (feed,) = chain.feeds
-    decoder = Decoder(Host(chain, {feed.number: 1}), utc=True).feeds["parts"]
+    decoder = Decoder(Admission(chain), utc=True).feeds["parts"]
     assert isinstance(decoder, FeedDecoder)
     records = [Record("parts", 0, i, key, value, i * 1000, i * 2000) for i, (key, value) in enumerate(pairs)]
     _, left = decoder.decode(0, to_records(records))

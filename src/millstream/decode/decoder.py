@@ -21,9 +21,9 @@ import polars as pl
 
 from millstream.decode.json_lines import Joined
 from millstream.decode.timestamps import STAMP, read_dates, read_stamps
-from millstream.kernel.admission import Gate
+from millstream.kernel.admission.entrances import Admission, Gate
+from millstream.kernel.admission.record import COLUMNS, is_used
 from millstream.kernel.exchange.chunk import Chunk
-from millstream.kernel.host import COLUMNS, Host, is_used
 from millstream.kernel.state.store import NEVER
 from millstream.log.heartbeat import PREFIX, read_heartbeat
 from millstream.plan.build import Feed
@@ -86,15 +86,16 @@ class Records(NamedTuple):
 class Decoder:
     """Decodes and packs what it can of a pipeline's records.
 
-    ``utc`` says that the session's time zone is UTC, which is what a time without a zone is in.
+    ``utc`` says that the session's time zone is UTC, which is what a time without a zone is in. ``aside`` is the folder in which who
+    sends its chunks lays large ones.
     """
 
-    def __init__(self, host: Host, *, utc: bool) -> None:
-        self.host, self.utc = host, utc
+    def __init__(self, admission: Admission, *, utc: bool, aside: str = "") -> None:
+        self.admission, self.utc, self.aside = admission, utc, aside
         self._feeds: dict[str, FeedDecoder | str] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"host": self.host, "utc": self.utc, "_feeds": None}  # compiled again where it runs
+        return vars(self) | {"_feeds": None}  # compiled again where it runs
 
     @property
     def useful(self) -> bool:
@@ -121,26 +122,28 @@ class Decoder:
             frame, left = decoder.decode(partition, records)
         feed = self._feed(topic)
         if gate is not None:
-            return list(self.host.pass_gate(feed, partition, frame, gate, whole=not left.any())), left
-        return list(self.host.pack_feed(feed, partition, frame)) if frame is not None and frame.height else [], left
+            return list(self.admission.pass_gate(feed, partition, frame, gate, whole=not left.any())), left
+        return list(
+            self.admission.pack_feed(feed, partition, frame)
+        ) if frame is not None and frame.height else [], left
 
     def gate(self, topic: str, watermark: int | None) -> Gate | None:
         """The gate of a partition, where its topic is admitted as it is read; the watermark is None if there is none yet."""
         feed, before = self._feed(topic), NEVER if watermark is None else watermark
-        return Gate(before, before) if feed.judged and not self.host.chain.staged(feed) else None
+        return Gate(before, before) if feed.judged and not self.admission.chain.staged(feed) else None
 
     def leave(self, topic: str, partition: int, gate: Gate) -> list[Chunk]:
         """What is to be said at the end of a partition's records."""
-        return list(self.host.leave_gate(self._feed(topic), partition, gate))
+        return list(self.admission.leave_gate(self._feed(topic), partition, gate))
 
     def _feed(self, topic: str) -> Feed:
-        return next(feed for feed in self.host.chain.feeds if feed.source.topic == topic)
+        return next(feed for feed in self.admission.chain.feeds if feed.source.topic == topic)
 
     @property
     def feeds(self) -> Mapping[str, FeedDecoder | str]:
         """For each topic its decoder, or what only Spark can compute of it."""
         if self._feeds is None:
-            self._feeds = {feed.source.topic: _decoder(feed, self.utc) for feed in self.host.chain.feeds}
+            self._feeds = {feed.source.topic: _decoder(feed, self.utc) for feed in self.admission.chain.feeds}
         return self._feeds
 
 

@@ -19,7 +19,7 @@ import polars as pl
 from millstream.decode.decoder import FeedDecoder, Records
 from millstream.errors import NeedsSpark
 from millstream.event import Record
-from millstream.kernel.admission import beat_of
+from millstream.kernel.admission.record import beat_of
 from millstream.log.heartbeat import read_heartbeat
 from millstream.plan.prune_columns import narrowed
 from millstream.relation import expression

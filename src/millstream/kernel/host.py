@@ -15,8 +15,8 @@ import polars as pl
 import pyarrow as pa
 
 from millstream.errors import PipelineError
-from millstream.kernel.admission import Gate, admit, admit_at_once, judge, outcome
-from millstream.kernel.arrow import from_bytes, one_frame, to_bytes
+from millstream.kernel.admission.entrances import Admission, admit
+from millstream.kernel.arrow import from_bytes, one_frame
 from millstream.kernel.exchange.bucket_labels import labels
 from millstream.kernel.exchange.chunk import SIDES, Chunk, Kind, mark, read_last_step, read_mark
 from millstream.kernel.exchange.handover import Near
@@ -24,20 +24,11 @@ from millstream.kernel.exchange.reports import Held
 from millstream.kernel.exchange.send import send
 from millstream.kernel.kernel import Kernel, Side, State
 from millstream.kernel.operators.kernel_of import kernel_of
-from millstream.kernel.operators.passthrough import PassKernel
 from millstream.kernel.schemas import input_frames
 from millstream.kernel.state.fused_step import Shared
 from millstream.kernel.state.store import FOREVER, NEVER, Memory, Meta, Store
 from millstream.kernel.watermarks import Clock
-from millstream.plan.build import ADMIT, SINK, Chain, Feed, Operator
-
-COLUMNS = ("_o", "_a", "_t", "_bad", "_beat", "_wild", "_who", "_nth", "_deleted")
-"""What the first step gets of every record besides the feed's expressions; see :mod:`millstream.kernel.admission`."""
-
-
-def column_of(feed: Feed, name: str) -> str:
-    """The name of a feed's expression among those of all feeds."""
-    return f"_f{feed.number}{name}"
+from millstream.plan.build import ADMIT, SINK, Chain, Operator
 
 
 @dataclass
@@ -52,81 +43,16 @@ class Host:
     partitions: Mapping[int, int]
     types: Mapping[int, pl.Schema] = field(default_factory=dict)
     aside: str = ""
+    admission: Admission = field(init=False, repr=False, compare=False)
     _kernels: dict[int, tuple[Operator, Kernel]] = field(default_factory=dict, repr=False)
-    _passing: frozenset[int] = field(init=False, repr=False)
     _followers: dict[int, list[int]] = field(default_factory=dict, repr=False)
     _inputs: dict[tuple[int, int], pl.DataFrame] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        self._passing = frozenset(each.number for each in self.chain.operators if each.passes)
+        self.admission = Admission(self.chain)
         for each in self.chain.operators:  # in the order of their numbers, so that who makes rows comes first
             if each.step is not None:
                 self._followers.setdefault(each.step, []).append(each.number)
-
-    def pack(self, batch: pa.RecordBatch) -> Iterator[Chunk]:
-        """Pack decoded records, in the order of their offsets, for the first stage that wants them."""
-        rows = pl.from_arrow(batch)
-        assert isinstance(rows, pl.DataFrame)  # noqa: S101
-        for (number, partition), part in rows.partition_by(
-            "_feed", "_partition", as_dict=True, maintain_order=True
-        ).items():
-            feed = self.chain.feed(int(number))
-            used = [name for name in COLUMNS if is_used(feed, name)]
-            taken = part.select(
-                *used, *(pl.col(column_of(feed, each.name)).alias(each.name) for each in feed.expressions)
-            )
-            yield from self.pack_feed(feed, int(partition), taken)
-
-    def pack_feed(self, feed: Feed, partition: int, rows: pl.DataFrame) -> Iterator[Chunk]:
-        """Pack records of one partition, decoded: for admission, or past it where it needs no state."""
-        if feed.judged:
-            yield Chunk.own(ADMIT, feed.number, partition, Kind.CHANGES, to_bytes(rows))
-        else:
-            yield from self._passed(admit_at_once(feed, partition, rows), partition)
-
-    def pass_gate(
-        self, feed: Feed, partition: int, rows: pl.DataFrame | None, gate: Gate, *, whole: bool
-    ) -> Iterator[Chunk]:
-        """Admit a piece of a partition's records where they are read; ``whole`` says that none of it is left to Spark."""
-        if not whole and not gate.shut:
-            gate.shut = True
-            yield Chunk.own(ADMIT, feed.number, partition, Kind.MARK, msgspec.msgpack.encode(("", gate.watermark)))
-        if rows is None or not rows.height:
-            return
-        if gate.shut:
-            yield Chunk.own(ADMIT, feed.number, partition, Kind.CHANGES, to_bytes(rows))
-            return
-        verdicts = judge(feed, rows, gate.watermark)
-        gate.watermark = verdicts.watermark
-        yield from self._passed(outcome(feed, partition, rows, verdicts), partition)
-
-    def leave_gate(self, feed: Feed, partition: int, gate: Gate) -> Iterator[Chunk]:
-        """Say how far a partition has come, at the end of its records; behind a gate that has shut, more is said later."""
-        if gate.watermark > gate.before:
-            marks = [
-                each
-                for port in feed.ports
-                if port.marks
-                for each in mark(f"{feed.number}:{partition}", gate.watermark, port)
-            ]
-            yield from self._passed(marks, partition)
-
-    def is_waiting(self, stage: int, target: int) -> bool:
-        """Whether a chunk waits for others before a gate that has shut."""
-        return stage == ADMIT and not self.chain.staged(self.chain.feed(target))
-
-    def admit_waiting(self, chunks: Iterable[Chunk]) -> Iterator[Chunk]:
-        """Judge what has waited, once all records of the partitions are decoded."""
-        groups: dict[tuple[int, int], list[Chunk]] = {}
-        for chunk in chunks:
-            groups.setdefault((chunk.target, chunk.bucket), []).append(chunk)
-        for (target, partition), group in groups.items():
-            feed = self.chain.feed(target)
-            (before,) = (read_mark(chunk.data)[1] for chunk in group if chunk.kind == Kind.MARK)
-            gate = Gate(before, before)
-            frames = [from_bytes(chunk.data) for chunk in group if chunk.kind == Kind.CHANGES]
-            yield from self.pass_gate(feed, partition, pl.concat(frames).sort("_o"), gate, whole=True)
-            yield from self.leave_gate(feed, partition, gate)
 
     def run(self, stage: int, leader: int, bucket: int, chunks: Iterable[Chunk], store: Store) -> Iterator[Chunk]:
         """Run one stage's part for one (leader, bucket); what is for a later stage passes through."""
@@ -139,23 +65,7 @@ class Host:
             made = admit(self.chain.feed(leader), bucket, [from_bytes(chunk.data) for chunk in ours], store)
         else:
             made = self._run_step(leader, bucket, ours, store)
-        yield from self._passed(made, bucket)
-
-    def _passed(self, chunks: Iterable[Chunk], bucket: int) -> Iterator[Chunk]:
-        """Chunks on their way out; unions and explodes happen here, where their rows are made."""
-        for chunk in chunks:
-            if chunk.stage == SINK or chunk.target not in self._passing:
-                yield chunk
-                continue
-            operator, kernel = self._kernel(chunk.target)
-            if chunk.kind == Kind.MARK:
-                said = read_mark(chunk.data)
-                sent = [each for port in operator.ports if port.marks for each in mark(*said, port)]
-            else:
-                assert isinstance(kernel, PassKernel)  # noqa: S101
-                rows = kernel.through(from_bytes(chunk.data))
-                sent = [each for port in operator.ports for each in send(rows, port, bucket)]
-            yield from self._passed(sent, bucket)
+        yield from self.admission.passing.on(made, bucket)
 
     def _run_step(self, leader: int, bucket: int, chunks: list[Chunk], store: Store) -> Iterator[Chunk]:
         """Run the kernel that leads a step, then those that follow it, each on what came for it and what those before it made."""
@@ -325,19 +235,3 @@ def _frame(chunks: list[Chunk], kind: Kind, near: list[pl.DataFrame]) -> pl.Data
     data = [chunk.data for chunk in chunks if chunk.kind == kind]
     frames = [*([one_frame(data)] if data else ()), *near]
     return pl.concat(frames, how="diagonal_relaxed") if len(frames) > 1 else frames[0] if frames else None
-
-
-def is_used(feed: Feed, name: str) -> bool:
-    """Whether admission of this feed looks at one of :data:`COLUMNS`."""
-    source = feed.source
-    match name:
-        case "_t":
-            return source.time is not None
-        case "_wild":
-            return source.time is not None and source.time.sent is not None
-        case "_who" | "_nth":
-            return source.sequence is not None
-        case "_deleted":
-            return source.kind == "table"
-        case _:
-            return True

@@ -49,7 +49,9 @@ class Local:
     ) -> None:
         self.name, self.chain, self.spark = name, chain, spark
         self.host = Host(chain, {feed.number: partitions[feed.source.topic] for feed in chain.feeds})
-        self.decoder = Decoder(self.host, utc=spark is None or spark.conf.get("spark.sql.session.timeZone") == "UTC")
+        self.decoder = Decoder(
+            self.host.admission, utc=spark is None or spark.conf.get("spark.sql.session.timeZone") == "UTC"
+        )
         with analysed(spark, views):
             self.host.types = self._types()
             check_types([view.node for view in views], chain, self.host.types)
@@ -80,7 +82,7 @@ class Local:
             yield from self._by_spark(self.spark, rest)
         elif rest and isinstance(decoder, FeedDecoder):
             frame = judge(decoder, self.name, partition, rest)
-            yield from self.host.pack_feed(decoder.feed, partition, frame)
+            yield from self.host.admission.pack_feed(decoder.feed, partition, frame)
 
     def _by_spark(self, spark: SparkSession, records: list[Record]) -> Iterator[Chunk]:
         """Decode records as a running pipeline does."""
@@ -91,7 +93,7 @@ class Local:
         columns = [pa.array(column, kind) for column, kind in zip(zip(*rows, strict=True), RAW.values(), strict=True)]
         frame = spark.createDataFrame(pa.Table.from_arrays(columns, list(RAW)))
         for batch in decode(frame, self.chain, self.name).toArrow().to_batches():
-            yield from self.host.pack(batch)
+            yield from self.host.admission.pack(batch)
 
     def _types(self) -> Mapping[int, pl.Schema]:
         """The types of each feed's expressions; NeedsSpark if only Spark knows them."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from millstream.decode.decoder import Decoder, Records
-    from millstream.kernel.admission import Gate
+    from millstream.kernel.admission.entrances import Gate
     from millstream.kernel.exchange.chunk import Chunk
     from millstream.kernel.host import Host
     from millstream.log.embedded.scan import Values
@@ -59,7 +59,7 @@ def decoder_for(spark: SparkSession, host: Host) -> Decoder | None:
     """The decoder of a chain, if there is a topic that it can decode, or that is admitted where it is read."""
     from millstream.decode.decoder import Decoder
 
-    decoder = Decoder(host, utc=spark.conf.get("spark.sql.session.timeZone") in _UTC)
+    decoder = Decoder(host.admission, utc=spark.conf.get("spark.sql.session.timeZone") in _UTC, aside=host.aside)
     return decoder if decoder.useful or host.chain.early else None
 
 
@@ -103,7 +103,7 @@ def rows_of(decoder: Decoder, chunks: list[Chunk]) -> Iterator[pa.RecordBatch]:
     from millstream.spark.spill import lay_aside
 
     if chunks:
-        columns = zip(*lay_aside(chunks, decoder.host.aside), strict=True)
+        columns = zip(*lay_aside(chunks, decoder.aside), strict=True)
         yield _row_batch(
             [pa.array(column, kind) for column, kind in zip(columns, CHUNK.values(), strict=True)],
             [pa.nulls(len(chunks), kind) for kind in RAW.values()],

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from millstream.kernel.admission import FAILED, IGNORED
-from millstream.kernel.host import Host, column_of, is_used
+from millstream.kernel.admission.record import FAILED, IGNORED, column_of, is_used
+from millstream.kernel.host import Host
 from millstream.kernel.state.store import FOREVER
 from millstream.log.heartbeat import heartbeat_sql
 from millstream.plan.build import Chain, Feed, micros

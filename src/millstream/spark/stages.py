@@ -53,7 +53,7 @@ def _packer(host: Host) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Reco
         for batch in batches:
             yield from _packed(host, batch, waiting)
         if waiting:
-            yield _to_arrow(host, list(host.admit_waiting(waiting)))
+            yield _to_arrow(host, list(host.admission.admit_waiting(waiting)))
 
     return run
 
@@ -68,7 +68,7 @@ def _packed(host: Host, batch: pa.RecordBatch, waiting: list[Chunk]) -> Iterator
         there = batch.filter(ready).select([f"_{name}" for name in _fields()]).rename_columns(_fields())
         batch = batch.filter(pc.invert(ready))
         waits = [
-            host.is_waiting(*pair)
+            host.admission.is_waiting(*pair)
             for pair in zip(*(there.column(name).to_pylist() for name in _fields()[:2]), strict=True)
         ]
         if any(waits):
@@ -77,9 +77,9 @@ def _packed(host: Host, batch: pa.RecordBatch, waiting: list[Chunk]) -> Iterator
             there = there.filter(pc.invert(mask))
         yield there
     if batch.num_rows:
-        made = list(host.pack(batch))
-        waiting += [chunk for chunk in made if host.is_waiting(chunk.stage, chunk.target)]
-        yield _to_arrow(host, [chunk for chunk in made if not host.is_waiting(chunk.stage, chunk.target)])
+        made = list(host.admission.pack(batch))
+        waiting += [chunk for chunk in made if host.admission.is_waiting(chunk.stage, chunk.target)]
+        yield _to_arrow(host, [chunk for chunk in made if not host.admission.is_waiting(chunk.stage, chunk.target)])
 
 
 def _batch_stage(host: Host, number: int) -> Callable[[tuple[pa.Scalar, ...], pa.Table], pa.Table]:

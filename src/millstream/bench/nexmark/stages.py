@@ -71,7 +71,7 @@ def _alone(pipeline: Pipeline) -> dict[str, float]:
     with SqliteLog(pipeline.log.removeprefix("sqlite:"), create=False) as log:
         topics = [feed.source.topic for feed in chain.feeds]
         local = Local(pipeline.name, chain, {topic: len(log.bounds(topic)) for topic in topics})
-        host, decoder = local.host, local.decoder
+        host, admission, decoder = local.host, local.host.admission, local.decoder
         for topic in topics:
             feed = decoder.feeds[topic]
             assert isinstance(feed, FeedDecoder)  # noqa: S101
@@ -91,9 +91,9 @@ def _alone(pipeline: Pipeline) -> dict[str, float]:
                         frame, _ = feed.decode(partition, records)
                     with counted("send"):
                         if gate is None:
-                            chunks += host.pack_feed(feed.feed, partition, frame)
+                            chunks += admission.pack_feed(feed.feed, partition, frame)
                         else:
-                            chunks += host.pass_gate(feed.feed, partition, frame, gate, whole=True)
+                            chunks += admission.pass_gate(feed.feed, partition, frame, gate, whole=True)
                 if gate is not None:
                     chunks += decoder.leave(topic, partition, gate)
     stores: defaultdict[tuple[int, int, int], Memory] = defaultdict(Memory)

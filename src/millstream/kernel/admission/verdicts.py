@@ -1,18 +1,8 @@
-"""Admission: every record of a partition is admitted, late, duplicate, future or malformed, in the order of offsets.
-
-The verdict on a record depends on the records before it in its partition and on nothing else: not on where batches end,
-not on any clock. The watermark at a record is the highest time at earlier offsets less the stream's delay, or what a
-heartbeat has raised it to. A record below it, by more than the allowed lateness, is late. One that claims to be from the
-future moves nothing, be it a heartbeat.
-
-Rows come with these columns besides the feed's expressions: ``_o`` offset, ``_a`` append time, ``_t`` event time (both in
-microseconds), ``_bad`` why it cannot be used, ``_wild`` whether its clock was far off, ``_beat`` the time of a heartbeat,
-``_who`` and ``_nth`` producer and sequence.
-"""
+"""The verdicts on the records of a partition, and where each record goes by its own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import msgspec
@@ -20,34 +10,20 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from millstream.errors import PipelineError
+from millstream.kernel.admission.record import FAILED
 from millstream.kernel.arrow import to_bytes
-from millstream.kernel.exchange.chunk import Chunk, Kind, mark, tell
+from millstream.kernel.exchange.chunk import Chunk, Kind, tell
 from millstream.kernel.exchange.reports import Count
 from millstream.kernel.exchange.send import send
-from millstream.kernel.state.segments import PLACE, Table, place
-from millstream.kernel.state.store import FOREVER, NEVER, Meta, Store
+from millstream.kernel.state.store import FOREVER, NEVER
 from millstream.kernel.watermarks import steps_of
-from millstream.log.heartbeat import Heartbeat
 from millstream.plan.build import ORIGIN, SINK, Feed, micros
 
 ADMITTED, LATE, DUPLICATE, FUTURE, MALFORMED, HEARTBEAT = range(6)
 REASONS = ("admitted", "late", "duplicate", "future", "malformed", "heartbeat")
 
-FAILED = "failed: "
-"""How the reason begins why a record cannot be used on which an expression failed. It is counted as malformed."""
 _YEAR = 31_556_952 * 1_000_000  # microseconds, on average
 _REACH = 8000 * _YEAR  # from 1970 on
-
-IGNORED = NEVER
-"""The time of a heartbeat that is meant for another pipeline."""
-
-
-def beat_of(said: Heartbeat, pipeline: str) -> int:
-    """The time of a heartbeat, as admission takes it."""
-    if said.pipeline not in (None, pipeline):
-        return IGNORED
-    return FOREVER if said.time is None else said.time
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,18 +33,6 @@ class Verdicts:
     codes: npt.NDArray[np.int8]
     met: npt.NDArray[np.int64]
     watermark: int
-
-
-@dataclass
-class Gate:
-    """The admission of what a batch holds of one partition, where its records are read: piece by piece, in order of offsets.
-
-    It shuts at the first record that only Spark can decode. What comes after waits for that, to be judged together.
-    """
-
-    before: int
-    watermark: int
-    shut: bool = False
 
 
 def judge(feed: Feed, rows: pl.DataFrame, watermark: int, seen: npt.NDArray[np.int64] | None = None) -> Verdicts:
@@ -101,34 +65,6 @@ def judge(feed: Feed, rows: pl.DataFrame, watermark: int, seen: npt.NDArray[np.i
     codes[bad] = MALFORMED
     codes[beat] = HEARTBEAT
     return Verdicts(codes, met, watermark)
-
-
-def admit(feed: Feed, partition: int, frames: Sequence[pl.DataFrame], store: Store) -> Iterator[Chunk]:
-    """Judge what a batch holds of one partition and send it on; the partition's watermark is kept in ``store``."""
-    rows = pl.concat(frames).sort("_o")
-    meta = Meta.read(store)
-    expected = np.concatenate([[meta.facts.get("next", 0)], rows["_o"].to_numpy() + 1])
-    if (again := rows["_o"].to_numpy() < expected[:-1]).any():
-        place = int(again.argmax())
-        raise PipelineError(
-            f"{feed.source.topic}/{partition}: offset {rows['_o'][place]} came again, {expected[place]} was expected",
-            hint="report this: a batch must hold each record once",
-        )
-    seen = _sequences(rows, meta, store) if feed.source.sequence is not None else None
-    before = meta.facts.get("watermark", NEVER)
-    verdicts = judge(feed, rows, before, seen)
-    meta.facts["next"], meta.facts["watermark"] = int(expected[-1]), verdicts.watermark
-    meta.write(store)
-    yield from outcome(feed, partition, rows, verdicts)
-    if verdicts.watermark > before:
-        for port in feed.ports:
-            if port.marks:
-                yield from mark(f"{feed.number}:{partition}", verdicts.watermark, port)
-
-
-def admit_at_once(feed: Feed, partition: int, rows: pl.DataFrame) -> Iterator[Chunk]:
-    """Judge rows of a feed whose admission needs no state: only what cannot be decoded is refused."""
-    yield from outcome(feed, partition, rows, judge(feed, rows, NEVER))
 
 
 def outcome(feed: Feed, partition: int, rows: pl.DataFrame, verdicts: Verdicts) -> Iterator[Chunk]:
@@ -216,24 +152,3 @@ def _future(rows: pl.DataFrame, stamp: pl.Datetime) -> pl.Expr:
         + pl.coalesce(_writable(found).cast(stamp).cast(pl.String), pl.lit("in the year ") + year)
         + pl.when(found - pl.col("_a") > 1000 * _YEAR).then(far).otherwise(pl.lit(""))
     )
-
-
-def _sequences(rows: pl.DataFrame, meta: Meta, store: Store) -> npt.NDArray[np.int64]:
-    """For each row the highest number its producer has used before it, and remember the highest of all."""
-    table = Table(store, meta, "sequences", 0)
-    used = rows.select("_who", pl.col("_nth").fill_null(NEVER)).with_row_index("_i")
-    places = place(used, ["_who"])
-    known = table.load(places)
-    if known is None:
-        known = pl.DataFrame(schema={"_who": rows.schema["_who"], "_nth": pl.Int64, PLACE: pl.UInt64})
-    joined = used.join(known.select("_who", pl.col("_nth").alias("_kept")), on="_who", how="left", nulls_equal=True)
-    joined = joined.sort("_i").with_columns(pl.col("_kept").fill_null(NEVER))
-    running = pl.col("_nth").cum_max().shift(1).over("_who")
-    before = joined.select(pl.max_horizontal("_kept", running.fill_null(NEVER))).to_series().to_numpy()
-    newest = (
-        pl.concat([known, used.with_columns(pl.Series(PLACE, places)).select("_who", "_nth", PLACE)])
-        .group_by("_who")
-        .agg(pl.col("_nth").max(), pl.col(PLACE).first())
-    )
-    table.save(newest)
-    return before

@@ -1,0 +1,159 @@
+"""The entrances to admission: at once, the gate, waiting, with state; :mod:`millstream.kernel.admission` says which is taken when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+
+from millstream.errors import PipelineError
+from millstream.kernel.admission.record import COLUMNS, column_of, is_used
+from millstream.kernel.admission.verdicts import judge, outcome
+from millstream.kernel.arrow import from_bytes, to_bytes
+from millstream.kernel.exchange.chunk import Chunk, Kind, mark, read_mark
+from millstream.kernel.passing import Passing
+from millstream.kernel.state.segments import PLACE, Table, place
+from millstream.kernel.state.store import NEVER, Meta, Store
+from millstream.plan.build import ADMIT, Chain, Feed
+
+
+@dataclass
+class Gate:
+    """The admission of what a batch holds of one partition, where its records are read: piece by piece, in order of offsets.
+
+    It shuts at the first record that only Spark can decode. What comes after waits for that, to be judged together.
+    """
+
+    before: int
+    watermark: int
+    shut: bool = False
+
+
+@dataclass
+class Admission:
+    """The admission of a chain's feeds wherever it needs no stage of its own: records in, chunks out."""
+
+    chain: Chain
+    passing: Passing = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self.passing = Passing(self.chain)
+
+    def pack(self, batch: pa.RecordBatch) -> Iterator[Chunk]:
+        """Pack decoded records, in the order of their offsets, for the first stage that wants them."""
+        rows = pl.from_arrow(batch)
+        assert isinstance(rows, pl.DataFrame)  # noqa: S101
+        for (number, partition), part in rows.partition_by(
+            "_feed", "_partition", as_dict=True, maintain_order=True
+        ).items():
+            feed = self.chain.feed(int(number))
+            used = [name for name in COLUMNS if is_used(feed, name)]
+            taken = part.select(
+                *used, *(pl.col(column_of(feed, each.name)).alias(each.name) for each in feed.expressions)
+            )
+            yield from self.pack_feed(feed, int(partition), taken)
+
+    def pack_feed(self, feed: Feed, partition: int, rows: pl.DataFrame) -> Iterator[Chunk]:
+        """Pack records of one partition, decoded: for admission, or past it where it needs no state."""
+        if feed.judged:
+            yield Chunk.own(ADMIT, feed.number, partition, Kind.CHANGES, to_bytes(rows))
+        else:
+            yield from self.passing.on(admit_at_once(feed, partition, rows), partition)
+
+    def pass_gate(
+        self, feed: Feed, partition: int, rows: pl.DataFrame | None, gate: Gate, *, whole: bool
+    ) -> Iterator[Chunk]:
+        """Admit a piece of a partition's records where they are read; ``whole`` says that none of it is left to Spark."""
+        if not whole and not gate.shut:
+            gate.shut = True
+            yield Chunk.own(ADMIT, feed.number, partition, Kind.MARK, msgspec.msgpack.encode(("", gate.watermark)))
+        if rows is None or not rows.height:
+            return
+        if gate.shut:
+            yield Chunk.own(ADMIT, feed.number, partition, Kind.CHANGES, to_bytes(rows))
+            return
+        verdicts = judge(feed, rows, gate.watermark)
+        gate.watermark = verdicts.watermark
+        yield from self.passing.on(outcome(feed, partition, rows, verdicts), partition)
+
+    def leave_gate(self, feed: Feed, partition: int, gate: Gate) -> Iterator[Chunk]:
+        """Say how far a partition has come, at the end of its records; behind a gate that has shut, more is said later."""
+        if gate.watermark > gate.before:
+            marks = [
+                each
+                for port in feed.ports
+                if port.marks
+                for each in mark(f"{feed.number}:{partition}", gate.watermark, port)
+            ]
+            yield from self.passing.on(marks, partition)
+
+    def is_waiting(self, stage: int, target: int) -> bool:
+        """Whether a chunk waits for others before a gate that has shut."""
+        return stage == ADMIT and not self.chain.staged(self.chain.feed(target))
+
+    def admit_waiting(self, chunks: Iterable[Chunk]) -> Iterator[Chunk]:
+        """Judge what has waited, once all records of the partitions are decoded."""
+        groups: dict[tuple[int, int], list[Chunk]] = {}
+        for chunk in chunks:
+            groups.setdefault((chunk.target, chunk.bucket), []).append(chunk)
+        for (target, partition), group in groups.items():
+            feed = self.chain.feed(target)
+            (before,) = (read_mark(chunk.data)[1] for chunk in group if chunk.kind == Kind.MARK)
+            gate = Gate(before, before)
+            frames = [from_bytes(chunk.data) for chunk in group if chunk.kind == Kind.CHANGES]
+            yield from self.pass_gate(feed, partition, pl.concat(frames).sort("_o"), gate, whole=True)
+            yield from self.leave_gate(feed, partition, gate)
+
+
+def admit_at_once(feed: Feed, partition: int, rows: pl.DataFrame) -> Iterator[Chunk]:
+    """Judge rows of a feed whose admission needs no state: only what cannot be decoded is refused."""
+    yield from outcome(feed, partition, rows, judge(feed, rows, NEVER))
+
+
+def admit(feed: Feed, partition: int, frames: Sequence[pl.DataFrame], store: Store) -> Iterator[Chunk]:
+    """Judge what a batch holds of one partition and send it on; the partition's watermark is kept in ``store``."""
+    rows = pl.concat(frames).sort("_o")
+    meta = Meta.read(store)
+    expected = np.concatenate([[meta.facts.get("next", 0)], rows["_o"].to_numpy() + 1])
+    if (again := rows["_o"].to_numpy() < expected[:-1]).any():
+        place = int(again.argmax())
+        raise PipelineError(
+            f"{feed.source.topic}/{partition}: offset {rows['_o'][place]} came again, {expected[place]} was expected",
+            hint="report this: a batch must hold each record once",
+        )
+    seen = _sequences(rows, meta, store) if feed.source.sequence is not None else None
+    before = meta.facts.get("watermark", NEVER)
+    verdicts = judge(feed, rows, before, seen)
+    meta.facts["next"], meta.facts["watermark"] = int(expected[-1]), verdicts.watermark
+    meta.write(store)
+    yield from outcome(feed, partition, rows, verdicts)
+    if verdicts.watermark > before:
+        for port in feed.ports:
+            if port.marks:
+                yield from mark(f"{feed.number}:{partition}", verdicts.watermark, port)
+
+
+def _sequences(rows: pl.DataFrame, meta: Meta, store: Store) -> npt.NDArray[np.int64]:
+    """For each row the highest number its producer has used before it, and remember the highest of all."""
+    table = Table(store, meta, "sequences", 0)
+    used = rows.select("_who", pl.col("_nth").fill_null(NEVER)).with_row_index("_i")
+    places = place(used, ["_who"])
+    known = table.load(places)
+    if known is None:
+        known = pl.DataFrame(schema={"_who": rows.schema["_who"], "_nth": pl.Int64, PLACE: pl.UInt64})
+    joined = used.join(known.select("_who", pl.col("_nth").alias("_kept")), on="_who", how="left", nulls_equal=True)
+    joined = joined.sort("_i").with_columns(pl.col("_kept").fill_null(NEVER))
+    running = pl.col("_nth").cum_max().shift(1).over("_who")
+    before = joined.select(pl.max_horizontal("_kept", running.fill_null(NEVER))).to_series().to_numpy()
+    newest = (
+        pl.concat([known, used.with_columns(pl.Series(PLACE, places)).select("_who", "_nth", PLACE)])
+        .group_by("_who")
+        .agg(pl.col("_nth").max(), pl.col(PLACE).first())
+    )
+    table.save(newest)
+    return before

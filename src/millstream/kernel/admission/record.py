@@ -1,0 +1,49 @@
+"""What a record must have besides its columns, for admission to judge it.
+
+Rows come with these columns besides the feed's expressions: ``_o`` offset, ``_a`` append time, ``_t`` event time (both in
+microseconds), ``_bad`` why it cannot be used, ``_wild`` whether its clock was far off, ``_beat`` the time of a heartbeat,
+``_who`` and ``_nth`` producer and sequence, ``_deleted`` whether it is a tombstone.
+"""
+
+from __future__ import annotations
+
+from millstream.kernel.state.store import FOREVER, NEVER
+from millstream.log.heartbeat import Heartbeat
+from millstream.plan.build import Feed
+
+COLUMNS = ("_o", "_a", "_t", "_bad", "_beat", "_wild", "_who", "_nth", "_deleted")
+"""What the first step gets of every record besides the feed's expressions."""
+
+FAILED = "failed: "
+"""How the reason begins why a record cannot be used on which an expression failed. It is counted as malformed."""
+
+IGNORED = NEVER
+"""The time of a heartbeat that is meant for another pipeline."""
+
+
+def column_of(feed: Feed, name: str) -> str:
+    """The name of a feed's expression among those of all feeds."""
+    return f"_f{feed.number}{name}"
+
+
+def is_used(feed: Feed, name: str) -> bool:
+    """Whether admission of this feed looks at one of :data:`COLUMNS`."""
+    source = feed.source
+    match name:
+        case "_t":
+            return source.time is not None
+        case "_wild":
+            return source.time is not None and source.time.sent is not None
+        case "_who" | "_nth":
+            return source.sequence is not None
+        case "_deleted":
+            return source.kind == "table"
+        case _:
+            return True
+
+
+def beat_of(said: Heartbeat, pipeline: str) -> int:
+    """The time of a heartbeat, as admission takes it."""
+    if said.pipeline not in (None, pipeline):
+        return IGNORED
+    return FOREVER if said.time is None else said.time
