@@ -9,7 +9,6 @@ and Spark decides. No record can shift another's columns: many are decoded in on
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Annotated, Any, NamedTuple, TypeAlias
@@ -19,10 +18,11 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from millstream.decode.jackson import SURE, may_refuse
 from millstream.decode.json_lines import Joined
 from millstream.decode.timestamps import STAMP, read_dates, read_stamps
 from millstream.kernel.admission.entrances import Admission, Gate
-from millstream.kernel.admission.record import COLUMNS, is_used
+from millstream.kernel.admission.record import COLUMNS, is_used, placed_by
 from millstream.kernel.exchange.chunk import Chunk
 from millstream.kernel.state.store import NEVER
 from millstream.log.heartbeat import PREFIX, read_heartbeat
@@ -39,9 +39,6 @@ META: dict[str, pl.DataType] = {
 }  # fmt: skip
 """What a record has besides its columns."""
 _DOUBT = "_unsure"
-# The JVM's parser refuses numbers of more than 1,000 digits and nests at most 1,000 deep; ours does not mind.
-_LONG = 900
-_MANY_DIGITS = re.compile(rb"[0-9]{900}")
 
 
 def _whole(bits: int) -> Any:
@@ -207,11 +204,13 @@ class FeedDecoder:
         decoder = msgspec.json.Decoder(_record("record", types))
         self._decode, self._decode_lines, self._utc = decoder.decode, decoder.decode_lines, utc
         source = feed.source
-        self._needed = list(source.key) if source.kind == "table" else []
         self.used = {name for made in compiled.values() for name in made.value.meta.root_names()}
-        if source.time is not None and not source.time.said:
+        said = source.time is not None and bool(
+            source.time.said
+        )  # by an expression, and looked at where that is computed
+        self._needed = [] if said else [name for name in placed_by(source) if name not in META]
+        if source.time is not None and not said:
             self.used.add(source.time.column)
-            self._needed = [source.time.column] if source.time.column not in META else []
 
     def decode(self, partition: int, records: Records) -> tuple[pl.DataFrame, Booleans]:
         """What admission gets of the records that need no Spark; and which ones do."""
@@ -245,8 +244,8 @@ class FeedDecoder:
         values = records.values
         left = np.zeros(len(values), bool)
         lengths = values.lengths if isinstance(values, Joined) else [len(value or b"") for value in values]
-        for index in np.flatnonzero(np.asarray(lengths) > _LONG).tolist():
-            left[index] = _beyond(values[index])  # type: ignore[arg-type]
+        for index in np.flatnonzero(np.asarray(lengths) > SURE).tolist():
+            left[index] = may_refuse(values[index])  # type: ignore[arg-type]
         for index, key in enumerate(records.keys or ()):
             if key is not None and key.startswith(PREFIX):
                 left[index] |= read_heartbeat(key, values[index]) is not None
@@ -322,10 +321,6 @@ def _field(index: int) -> Callable[[list[Any]], list[Any]]:
 
 
 _REFUSED = (ValueError, TypeError, RecursionError)  # msgspec's own errors are of the first
-
-
-def _beyond(value: bytes) -> bool:
-    return value.count(b"[") + value.count(b"{") > _LONG or _MANY_DIGITS.search(value) is not None
 
 
 def _text(key: bytes | None) -> tuple[str | None, bool]:

@@ -17,19 +17,17 @@ import numpy as np
 import polars as pl
 
 from millstream.decode.decoder import FeedDecoder, Records
+from millstream.decode.jackson import SURE, may_read
 from millstream.errors import NeedsSpark
 from millstream.event import Record
-from millstream.kernel.admission.record import beat_of
+from millstream.kernel.admission.record import NO_VALUE, SHOWN, beat_of, lacks, placed_by, undecoded
 from millstream.log.heartbeat import read_heartbeat
 from millstream.plan.prune_columns import narrowed
 from millstream.relation import expression
 from millstream.relation.nodes import Source
 from millstream.relation.schema import fields_of
 
-_LONG = 900
 _WHOLE = re.compile(r"-?[0-9]{1,18}")
-# Where Jackson, as Spark sets it, reads more than JSON allows: 'text', NaN and the like, half a surrogate.
-_LENIENT = re.compile(r"'|NaN|INF|Infinity|\\u")
 
 
 def to_records(records: Sequence[Record]) -> Records:
@@ -84,25 +82,25 @@ def _sort(decoder: FeedDecoder, pipeline: str, partition: int, record: Record, f
         lacking = [name for name in _needed(source) if value.get(name) is None]
         if not lacking or not _decodes(decoder, partition, record, _anything(source, lacking)):
             raise _only_spark(source, record)
-        bad = f"no value in column {source.time.column if source.time else lacking[0]}"
+        bad = lacks(source.time.column if source.time else lacking[0])
     found.others.append(_other(source, record, deleted, bad=bad))
 
 
 def _value(source: Source, record: Record) -> tuple[str | None, dict[str, Any] | None]:
     """Why a record is malformed; or its columns, with a table's key from the record's key where the value has none."""
     if record.value is None:
-        return ("no value", None) if source.kind == "stream" else (None, _with_key(source, record, {}))
-    if len(record.value) > _LONG:  # Jackson has limits, and what lies beyond them is not ours to know
+        return (NO_VALUE, None) if source.kind == "stream" else (None, _with_key(source, record, {}))
+    if len(record.value) > SURE:
         raise _only_spark(source, record)
     text = record.value.decode("utf-8", "replace")
-    refused = f"not JSON with the declared columns: {text[:200]}"
+    refused = undecoded(source) + text[:SHOWN]
     try:
         value = msgspec.json.decode(record.value)
         json.loads(record.value, object_pairs_hook=_once)
     except _Repeated:
         raise _only_spark(source, record) from None
     except (ValueError, RecursionError):
-        if not record.value.isascii() or not text.isprintable() or (text[:1] in "{[ " and _may_be_read(text)):
+        if not record.value.isascii() or not text.isprintable() or (text[:1] in "{[ " and may_read(text)):
             raise _only_spark(source, record) from None
         return refused, None
     if isinstance(value, list):
@@ -119,15 +117,6 @@ class _Repeated(Exception):
 def _once(pairs: list[tuple[str, Any]]) -> None:
     if len(dict(pairs)) < len(pairs):
         raise _Repeated
-
-
-def _may_be_read(text: str) -> bool:
-    """Whether a lenient parser may find an object in text that is not JSON: it never looks beyond the object's end."""
-    try:
-        json.JSONDecoder().raw_decode(text)
-    except ValueError:
-        return _LENIENT.search(text) is not None
-    return True
 
 
 def _misfit(kind: str, value: Any) -> bool:
@@ -195,10 +184,8 @@ def _plain(text: str, kind: str) -> str | int:
 
 
 def _needed(source: Source) -> tuple[str, ...]:
-    if source.time is None:
-        return source.key if source.kind == "table" else ()
-    if not source.time.said:
-        return (source.time.column,)
+    if source.time is None or not source.time.said:
+        return placed_by(source)
     names = {column.name.lower(): column.name for column in source.columns}
     return tuple(names[path[0]] for path in expression.paths(source.time.said) if path[0] in names)
 

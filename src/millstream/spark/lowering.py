@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from millstream.kernel.admission.record import FAILED, IGNORED, column_of, is_used
+from millstream.kernel.admission.record import (
+    FAILED,
+    IGNORED,
+    NO_VALUE,
+    SHOWN,
+    column_of,
+    is_used,
+    lacks,
+    placed_by,
+    undecoded,
+)
 from millstream.kernel.host import Host
 from millstream.kernel.state.store import FOREVER
 from millstream.log.heartbeat import heartbeat_sql
@@ -215,17 +225,14 @@ def _unusable(source: Source) -> str:
     """Why a record cannot be decoded, or null."""
     if source.kind == "table":
         return f"CASE WHEN _value IS NOT NULL THEN {_undecoded(source)} END"
-    return f"CASE WHEN _value IS NULL THEN 'no value' ELSE {_undecoded(source)} END"
+    return f"CASE WHEN _value IS NULL THEN {_text(NO_VALUE)} ELSE {_undecoded(source)} END"
 
 
 def _undecoded(source: Source) -> str:
     # Spark lets bytes that are no text pass as a string; Arrow and all that follows do not.
-    shown = "left(make_valid_utf8(cast(_value AS string)), 200)"
-    declared = {"json": "JSON with the declared columns", "avro": "Avro of the declared schema", "text": "text"}[
-        source.codec
-    ]
+    shown = f"left(make_valid_utf8(cast(_value AS string)), {SHOWN})"
     failed = f"_d IS NULL OR _d.{_CORRUPT} IS NOT NULL" if source.codec == "json" else "_d IS NULL"
-    return f"CASE WHEN {failed} THEN concat({_text(f'not {declared}: ')}, {shown}) END"
+    return f"CASE WHEN {failed} THEN concat({_text(undecoded(source))}, {shown}) END"
 
 
 def _time(time: EventTime) -> str:
@@ -246,12 +253,8 @@ def _told(time: EventTime) -> str:
 
 def _complete(source: Source) -> str:
     """Why a record cannot be used: it does not decode, or lacks what it is placed by."""
-    needed = {name: f"`{name}`" for name in source.key} if source.kind == "table" else {}
-    if source.time is not None:
-        needed = {source.time.column: _time(source.time)}
-    lacking = " ".join(
-        f"WHEN {value} IS NULL THEN {_text(f'no value in column {name}')}" for name, value in needed.items()
-    )
+    needed = {name: f"`{name}`" if source.time is None else _time(source.time) for name in placed_by(source)}
+    lacking = " ".join(f"WHEN {value} IS NULL THEN {_text(lacks(name))}" for name, value in needed.items())
     return _first("_why", f"CASE {lacking} END" if lacking else "")
 
 
