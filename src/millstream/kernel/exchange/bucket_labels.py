@@ -3,6 +3,10 @@
 Spark puts a group into one of its tasks by its own hash of the group's key. Over a few small numbers that hash is uneven: of the
 buckets 0 to 7 it gave one task of two 2 and the other 6, which made a stage a third slower. So a bucket goes by the first number
 that falls into the task it is meant for. The number of tasks is part of a checkpoint and never changes.
+
+It stands here, although the hash is Spark's: what is kept in a checkpoint is kept under these labels, and marks are told by them, so
+whoever runs a chain must give the same ones, be it Spark or a loop. It is arithmetic on three numbers that each port has, and the
+leader of a port is known only once the whole chain is built; labels as data would have to be written into every port.
 """
 
 from __future__ import annotations
