@@ -20,7 +20,7 @@ from millstream.relation.nodes import Emit, Node, Source, sources_of
 from millstream.relation.schema import format_duration
 from millstream.store import StoreReader, open_reader
 from millstream.store.contract import ViewInfo
-from millstream.store.sqlite.file import quote
+from millstream.store.identifier import quote
 
 _ROWS = 10
 _RECORDS = 5

@@ -12,9 +12,9 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from millstream.errors import PipelineError, ViewError
+from millstream.store.comparable import comparable
 from millstream.store.postgres.tables import copy_in, copy_out
 from millstream.store.postgres.values import FIRST_TIME, LAST_TIME, encode, selected, sql_type, to_csv
-from millstream.store.sqlite.values import comparable
 from millstream.testing import PostgresServer
 from tests.store.test_values import LEAVES, NESTS, Typed, arrow, same
 

@@ -16,16 +16,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from millstream.errors import ViewError
-from millstream.store.sqlite.values import (
-    comparable,
-    date_days,
-    date_text,
-    decode,
-    encode,
-    sql_type,
-    time_micros,
-    time_text,
-)
+from millstream.store.comparable import comparable, date_days, date_text, time_micros, time_text
+from millstream.store.sqlite.values import decode, encode, sql_type
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 MICROS = INT64.filter(lambda n: n != -(2**63))  # that one is numpy's "not a time"

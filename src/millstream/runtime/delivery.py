@@ -27,8 +27,8 @@ from millstream.runtime.sink_dispatch import IMPATIENT, Patience, Sender, letter
 from millstream.spark.spill import taken_up
 from millstream.store import Batch, StoreWriter, Target, judge_at
 from millstream.store.contract import COUNTED, COUNTS, REJECTS, Refusal, refused_by
+from millstream.store.ledger import PLANNED
 from millstream.store.rejects import sort_out
-from millstream.store.sqlite.ledger import PLANNED
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -13,8 +13,8 @@ import polars as pl
 import pyarrow as pa
 
 from millstream.errors import CheckpointMismatch, PipelineError, UnknownView, ViewError
+from millstream.store.comparable import comparable
 from millstream.store.contract import WEIGHT, Entry, Target, ViewInfo
-from millstream.store.sqlite.values import comparable
 
 COUNT, ROW = "_count", "_row"
 _START_OVER = (

@@ -12,9 +12,10 @@ import polars as pl
 import pyarrow as pa
 
 from millstream.store.checks import plain_schema
+from millstream.store.comparable import comparable
 from millstream.store.contract import WEIGHT, Refusal, Target
 from millstream.store.net_changes import describe, net_by_key, net_by_row
-from millstream.store.sqlite.values import comparable, encode
+from millstream.store.sqlite.values import encode
 
 _WHY = "_why"
 

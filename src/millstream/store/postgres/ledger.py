@@ -1,6 +1,6 @@
 """Fence, lease and ledger in PostgreSQL, with what admission counted and rejected: written in the transaction that writes the data.
 
-Invariants: those of :mod:`millstream.store.sqlite.ledger`. Every transaction that writes for a pipeline begins with a lock on the row of its
+Invariants: those of :mod:`millstream.store.ledger`. Every transaction that writes for a pipeline begins with a lock on the row of its
 lease. So a commit whose outcome is unknown has ended when the next one reads the ledger, and nobody takes over in the middle of
 one. Leases go by the server's clock: the clocks of two machines need not agree.
 """
@@ -15,13 +15,13 @@ from typing import Any
 import polars as pl
 
 from millstream.store import lease
+from millstream.store.comparable import comparable, time_text
 from millstream.store.contract import COUNTED, COUNTS, REJECTS, Batch, Entry, Offsets, refused_by
+from millstream.store.identifier import quote
+from millstream.store.ledger import ADMITTED, LETTERS, SUMMED, is_there
 from millstream.store.postgres.server import Pg, literal
 from millstream.store.postgres.tables import copy_in, copy_out
 from millstream.store.postgres.values import FIRST_TIME, encode, selected, sql_type, to_csv
-from millstream.store.sqlite.file import quote
-from millstream.store.sqlite.ledger import ADMITTED, LETTERS, SUMMED, is_there
-from millstream.store.sqlite.values import comparable, time_text
 
 _COLUMNS = "checkpoint, batch, fence, offsets, counts, state, committed_at"
 DROPPED = 'millstream_dropped_letters (pipeline text COLLATE "C", topic text COLLATE "C", letters bigint NOT NULL, PRIMARY KEY (pipeline, topic))'

@@ -14,10 +14,10 @@ from millstream.address import PostgresAddress
 from millstream.errors import ViewError
 from millstream.store.checks import COUNT, find, info_of, key_columns
 from millstream.store.contract import Rows, StoreReader, ViewInfo
+from millstream.store.identifier import quote
 from millstream.store.postgres import ledger, tables
 from millstream.store.postgres.server import Pg, Server, first_line, literal
 from millstream.store.postgres.values import encode, selected, sql_type
-from millstream.store.sqlite.file import quote
 
 _PATIENCE = timedelta(seconds=5)
 _SPACE = re.compile(r"(?:\s|\(|--[^\n]*(?:\n|$)|/\*.*?\*/)*", re.DOTALL)

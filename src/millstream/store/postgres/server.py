@@ -17,7 +17,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from millstream.address import PostgresAddress
 from millstream.errors import ConfigError, MachineError, MillstreamError, ViewError, ViewStoreUnavailable
-from millstream.store.sqlite.file import quote
+from millstream.store.identifier import quote
 
 try:
     import psycopg

@@ -21,10 +21,10 @@ import pyarrow as pa
 from millstream.errors import PipelineError, ViewError
 from millstream.store.checks import COUNT, ROW, check_target, plain_schema, taken_back, weighted
 from millstream.store.contract import ORIGIN, WEIGHT, Target, version_of
+from millstream.store.identifier import quote
 from millstream.store.net_changes import describe, net_by_key, net_by_row
 from millstream.store.postgres.server import Pg
 from millstream.store.postgres.values import encode, from_csv, selected, sql_type, to_csv
-from millstream.store.sqlite.file import quote
 
 LONGEST = 63
 """Bytes of a name; PostgreSQL would cut a longer one, and two could become one."""

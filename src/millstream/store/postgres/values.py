@@ -18,9 +18,9 @@ import pyarrow.csv
 import pyarrow.types as t
 
 from millstream.errors import PipelineError, ViewError
+from millstream.store.comparable import comparable, date_text, nested_array, time_text
 from millstream.store.contract import Target
-from millstream.store.sqlite.file import quote
-from millstream.store.sqlite.values import comparable, date_text, nested_array, time_text
+from millstream.store.identifier import quote
 
 _YEAR_1, _YEAR_10000 = -62_135_596_800_000_000, 253_402_300_800_000_000
 _DAY = 86_400_000_000

@@ -16,9 +16,9 @@ from millstream.failpoint import failpoint
 from millstream.store import lease
 from millstream.store.checks import check_changes, check_definition, check_names, check_versions
 from millstream.store.contract import LETTERS_KEPT, Batch, Entry, StoreWriter, Target
+from millstream.store.ledger import KEPT
 from millstream.store.postgres import ledger, tables
 from millstream.store.postgres.server import PATIENCE, Pg, Server
-from millstream.store.sqlite.ledger import KEPT
 
 _TTL = timedelta(microseconds=lease.TTL)
 

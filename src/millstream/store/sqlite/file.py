@@ -91,17 +91,6 @@ VIEW_FILE = Form(
 )
 
 
-def quote(name: str) -> str:
-    """An identifier as SQL, whatever it holds.
-
-    >>> quote('say "hi"')
-    '"say ""hi""\"'
-    """
-    if "\0" in name:
-        raise ViewError(f"a name must not hold a NUL: {name!r}")
-    return '"' + name.replace('"', '""') + '"'
-
-
 def _reads_only(action: int, what: str | None, name: str | None, _schema: str | None, _trigger: str | None) -> int:
     """Say for each thing that a statement is about to do whether it may."""
     harmless = {apsw.SQLITE_SELECT, apsw.SQLITE_READ, apsw.SQLITE_RECURSIVE}

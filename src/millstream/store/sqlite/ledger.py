@@ -1,9 +1,6 @@
-"""The ledger of batches, with what admission counted and rejected: written in the transaction that writes the data.
+"""The ledger in SQLite, with what admission counted and rejected: written in the transaction that writes the data.
 
-Invariant: a batch is in the ledger exactly if its changes are in the views. The ledger keeps the newest batches, and always
-the last one of every checkpoint, because only that one may come again; the admission counts of older batches
-are summed into one row per partition (batch −1), and rows that were refused are counted when their dead letters go, so totals
-never lose anything.
+Invariants: those of :mod:`millstream.store.ledger`.
 """
 
 from __future__ import annotations
@@ -13,31 +10,20 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import pyarrow as pa
-
 from millstream.database import Db
-from millstream.errors import CheckpointMismatch, PipelineError
+from millstream.store.comparable import comparable, time_micros, time_text
 from millstream.store.contract import COUNTED, COUNTS, LETTERS_KEPT, REJECTS, Batch, Entry, Offsets, refused_by
+from millstream.store.ledger import ADMITTED, LETTERS, SUMMED, is_there
 from millstream.store.sqlite.tables import to_arrow
-from millstream.store.sqlite.values import comparable, encode, time_micros, time_text
+from millstream.store.sqlite.values import encode
 
-KEPT = 1000
-"""Batches of a pipeline that the ledger keeps."""
 DROPPED = (
     "millstream_dropped_letters (pipeline TEXT NOT NULL, topic TEXT NOT NULL, letters INTEGER NOT NULL, PRIMARY KEY (pipeline, topic))"
     " STRICT, WITHOUT ROWID"
 )
 """How many rows were refused whose dead letters are no longer kept; made when there are some."""
-SUMMED = -1
-"""The number under which the admission counts of batches that are no longer kept stand together."""
-
-PLANNED = "planned"
-"""Where the state of a batch may say at which offsets it was planned to end: a log with gaps has no records up to there."""
-
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _COLUMNS = "checkpoint, batch, fence, offsets, counts, state, committed_at"
-LETTERS = pa.schema([("pipeline", pa.string()), ("batch", pa.int64()), *REJECTS])
-ADMITTED = pa.schema([("pipeline", pa.string()), *COUNTS])
 
 
 def to_datetime(text: str) -> datetime:
@@ -53,43 +39,6 @@ def has(db: Db, pipeline: str, batch: Batch) -> bool:
     ).fetchone()
     newest, offsets, state = found or (-1, "{}", "{}")
     return is_there(pipeline, batch, newest, json.loads(offsets), json.loads(state))
-
-
-def is_there(
-    pipeline: str, batch: Batch, newest: int, offsets: Mapping[str, Mapping[str, int]], state: Mapping[str, Any]
-) -> bool:
-    """Whether a batch is there, given what the ledger has of the newest one of its checkpoint.
-
-    Spark runs its last batch again as it was planned, so only the newest can come again, and it must end where the stored one
-    does. Anything else was planned anew, from a checkpoint that is not the one of these views: its records are not in them.
-    """
-    what = f"pipeline {pipeline!r}: batch {batch.batch} of checkpoint {batch.checkpoint}"
-    if batch.batch == newest + 1:
-        return False
-    if batch.batch > newest:
-        raise PipelineError(
-            f"pipeline {pipeline!r}: found batch {batch.batch} of checkpoint {batch.checkpoint}, expected {newest + 1};"
-            " nothing was written",
-            hint="the views have lost batches, as a standby has that was promoted before it had them all: restore them, or"
-            " `millstream run --rebuild` computes them anew from the log",
-        )
-    hint = "`millstream run --rebuild` computes the views anew from the log, or restore the checkpoint that belongs to them"
-    if batch.batch < newest:
-        raise CheckpointMismatch(
-            f"{what} comes again, but batch {newest} is stored already: the checkpoint is older than the views; nothing was written",
-            hint=hint,
-        )
-    mine = {topic: {str(p): at for p, at in each.items()} for topic, each in batch.offsets.items()}
-    for stored, found in ((offsets, mine), (state.get(PLANNED, {}), batch.state.get(PLANNED, {}))):
-        for topic, each in stored.items():
-            for p, at in each.items():
-                if found and (other := found.get(topic, {}).get(p)) != at:
-                    raise CheckpointMismatch(
-                        f"{what} ends at {topic}/{p} offset {other}; the stored one at {at}: it was planned anew, from a"
-                        " checkpoint that is not the one of these views; nothing was written",
-                        hint=hint,
-                    )
-    return True
 
 
 class Page:

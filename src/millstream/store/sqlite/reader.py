@@ -12,8 +12,9 @@ from millstream.database import Db
 from millstream.errors import ViewError
 from millstream.store.checks import COUNT, find, info_of, key_columns
 from millstream.store.contract import Rows, StoreReader, ViewInfo
+from millstream.store.identifier import quote
 from millstream.store.sqlite import ledger, tables
-from millstream.store.sqlite.file import ViewFile, quote
+from millstream.store.sqlite.file import ViewFile
 from millstream.store.sqlite.values import encode
 
 _STEPS = 100_000

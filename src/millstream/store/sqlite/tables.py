@@ -24,8 +24,8 @@ from millstream.database import Db
 from millstream.errors import PipelineError, ViewError
 from millstream.store.checks import COUNT, ROW, plain_schema, taken_back, weighted
 from millstream.store.contract import ORIGIN, WEIGHT, Target, version_of
+from millstream.store.identifier import quote
 from millstream.store.net_changes import Net, describe, net_by_key, net_by_row
-from millstream.store.sqlite.file import quote
 from millstream.store.sqlite.values import decode, encode, sql_type
 
 _encoder = msgspec.msgpack.Encoder()

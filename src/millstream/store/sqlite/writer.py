@@ -14,10 +14,12 @@ from millstream.errors import PipelineError
 from millstream.failpoint import failpoint
 from millstream.store import lease
 from millstream.store.checks import check_changes, check_definition, check_names, check_target, check_versions
+from millstream.store.comparable import time_micros, time_text
 from millstream.store.contract import LETTERS_KEPT, Batch, Entry, StoreWriter, Target
+from millstream.store.ledger import KEPT
 from millstream.store.sqlite import ledger, tables
 from millstream.store.sqlite.file import ViewFile
-from millstream.store.sqlite.values import sql_type, time_micros, time_text
+from millstream.store.sqlite.values import sql_type
 
 
 class SqliteWriter(StoreWriter):
@@ -28,7 +30,7 @@ class SqliteWriter(StoreWriter):
         path: str | Path,
         *,
         clock: Callable[[], int] = lease.now,
-        keep: int = ledger.KEPT,
+        keep: int = KEPT,
         letters: int = LETTERS_KEPT,
     ) -> None:
         self._file = ViewFile(Path(path), create=True)
@@ -119,7 +121,7 @@ class SqliteWriter(StoreWriter):
         """The newest entry of the ledger."""
         return next(iter(self.entries(pipeline, 1)), None)
 
-    def entries(self, pipeline: str, limit: int = ledger.KEPT) -> list[Entry]:
+    def entries(self, pipeline: str, limit: int = KEPT) -> list[Entry]:
         """The newest entries, newest first."""
         with self._file.read() as db:
             return ledger.entries(db, pipeline, limit)
