@@ -103,6 +103,13 @@ def test_an_import_from_below_is_noticed() -> None:
     assert not is_above(Import(low, "millstream", True))
 
 
+def test_only_an_address_knows_the_engines_of_the_stores() -> None:
+    rooms = ("millstream.store.sqlite", "millstream.store.postgres")
+    for module in (name for name in MINE if name.startswith("millstream.store.")):
+        others = tuple(room for room in rooms if not module.startswith(room))
+        assert [found.imported for found in imports(module) if found.imported.startswith(others)] == []
+
+
 @pytest.mark.parametrize("module", PURE)
 def test_what_lies_before_spark_does_not_name_it(module: str) -> None:
     assert [found.imported for found in imports(module) if found.imported.split(".")[0] == "pyspark"] == []

@@ -20,9 +20,8 @@ import pyarrow.types as t
 
 from millstream.errors import PipelineError
 
-YEAR_10000 = 253_402_300_800_000_000
-"""Where the years begin that a text says with a plus, in microseconds."""
-DAY = 86_400_000_000
+_YEAR_0, _YEAR_10000 = -62_167_219_200_000_000, 253_402_300_800_000_000
+_DAY = 86_400_000_000
 
 
 def comparable(table: Any, schema: Any, what: str) -> pl.DataFrame:
@@ -41,6 +40,15 @@ def comparable(table: Any, schema: Any, what: str) -> pl.DataFrame:
     return pl.DataFrame(columns)
 
 
+def as_text(series: pl.Series, type_: Any) -> list[Any]:
+    """The values of one column of :func:`comparable`, with times, dates and decimals as text."""
+    if t.is_timestamp(type_):
+        return _time_texts(series)
+    if t.is_date(type_):
+        return _date_texts(series)
+    return series.cast(pl.String).to_list() if t.is_decimal(type_) else series.to_list()
+
+
 def nested_array(texts: Sequence[Any], type_: Any) -> Any:
     """The Arrow array of nested values that are stored as JSON."""
     read = _from_json(type_)
@@ -55,7 +63,7 @@ def time_text(micros: int) -> str:
     ('1970-01-01 00:00:01.500000', '1969-12-31 23:59:59.999999')
     """
     text = str(np.datetime64(micros, "us")).replace("T", " ").removesuffix(".000000")
-    return f"+{text}" if micros >= YEAR_10000 else text
+    return f"+{text}" if micros >= _YEAR_10000 else text
 
 
 def time_micros(text: str) -> int:
@@ -74,7 +82,7 @@ def date_text(days: int) -> str:
     '1970-01-01'
     """
     text = str(np.datetime64(days, "D"))
-    return f"+{text}" if days * DAY >= YEAR_10000 else text
+    return f"+{text}" if days * _DAY >= _YEAR_10000 else text
 
 
 def date_days(text: str) -> int:
@@ -205,3 +213,20 @@ def _from_json(type_: Any) -> Callable[[Any], Any]:
 
 def _maybe(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda value: None if value is None else convert(value)
+
+
+def _time_texts(micros: pl.Series) -> list[Any]:
+    times = micros.cast(pl.Datetime("us"))
+    if ((micros < _YEAR_0) | (micros >= _YEAR_10000)).any():
+        return [None if value is None else time_text(value) for value in micros.to_list()]
+    texts = times.dt.strftime("%Y-%m-%d %H:%M:%S")
+    if (micros % 1_000_000 != 0).any():
+        exact = times.dt.strftime("%Y-%m-%d %H:%M:%S%.6f")
+        texts = pl.select(pl.when(micros % 1_000_000 == 0).then(texts).otherwise(exact)).to_series()
+    return texts.to_list()
+
+
+def _date_texts(days: pl.Series) -> list[Any]:
+    if ((days < _YEAR_0 // _DAY) | (days >= _YEAR_10000 // _DAY)).any():
+        return [None if value is None else date_text(value) for value in days.to_list()]
+    return days.cast(pl.Date).dt.strftime("%Y-%m-%d").to_list()

@@ -12,10 +12,9 @@ import polars as pl
 import pyarrow as pa
 
 from millstream.store.checks import plain_schema
-from millstream.store.comparable import comparable
+from millstream.store.comparable import as_text, comparable
 from millstream.store.contract import WEIGHT, Refusal, Target
 from millstream.store.net_changes import describe, net_by_key, net_by_row
-from millstream.store.sqlite.values import encode
 
 _WHY = "_why"
 
@@ -58,6 +57,6 @@ def _refusals(target: Target, bad: pl.DataFrame) -> list[Refusal]:
     """These rows, with times as text: Python's own have no room for some of them."""
     schema = plain_schema(target.schema)
     frame = comparable(bad.select(schema.names).to_arrow().cast(schema), schema, target.name)
-    columns = [encode(series, schema.field(series.name).type) for series in frame]
+    columns = [as_text(series, schema.field(series.name).type) for series in frame]
     rows = (dict(zip(schema.names, row, strict=True)) for row in zip(*columns, strict=True))
     return [Refusal(describe(row), why) for row, why in zip(rows, bad[_WHY].to_list(), strict=True)]

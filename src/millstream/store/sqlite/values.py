@@ -16,20 +16,9 @@ import pyarrow as pa
 import pyarrow.types as t
 
 from millstream.errors import ViewError
-from millstream.store.comparable import (
-    DAY,
-    YEAR_10000,
-    as_micros,
-    children_of,
-    date_days,
-    date_text,
-    nested_array,
-    time_micros,
-    time_text,
-)
+from millstream.store.comparable import as_micros, as_text, children_of, date_days, nested_array, time_micros
 
 NAN = "NaN"
-_YEAR_0 = -62_167_219_200_000_000
 
 
 def sql_type(type_: Any, what: str) -> str:
@@ -56,13 +45,7 @@ def sql_type(type_: Any, what: str) -> str:
 
 def encode(series: pl.Series, type_: Any) -> list[Any]:
     """What SQLite stores for one column of :func:`comparable`."""
-    if t.is_timestamp(type_):
-        return _time_texts(series)
-    if t.is_date(type_):
-        return _date_texts(series)
-    if t.is_decimal(type_):
-        return series.cast(pl.String).to_list()
-    values = series.to_list()
+    values = as_text(series, type_)
     if t.is_floating(type_) and series.is_nan().any():
         return [NAN if value is not None and math.isnan(value) else value for value in values]
     return values
@@ -84,23 +67,6 @@ def decode(values: Sequence[Any], type_: Any) -> Any:
     if t.is_decimal(type_):
         return pa.array(values, pa.string()).cast(type_)
     return nested_array(values, type_) if t.is_nested(type_) else pa.array(values, type_)
-
-
-def _time_texts(micros: pl.Series) -> list[Any]:
-    times = micros.cast(pl.Datetime("us"))
-    if ((micros < _YEAR_0) | (micros >= YEAR_10000)).any():
-        return [None if value is None else time_text(value) for value in micros.to_list()]
-    texts = times.dt.strftime("%Y-%m-%d %H:%M:%S")
-    if (micros % 1_000_000 != 0).any():
-        exact = times.dt.strftime("%Y-%m-%d %H:%M:%S%.6f")
-        texts = pl.select(pl.when(micros % 1_000_000 == 0).then(texts).otherwise(exact)).to_series()
-    return texts.to_list()
-
-
-def _date_texts(days: pl.Series) -> list[Any]:
-    if ((days < _YEAR_0 // DAY) | (days >= YEAR_10000 // DAY)).any():
-        return [None if value is None else date_text(value) for value in days.to_list()]
-    return days.cast(pl.Date).dt.strftime("%Y-%m-%d").to_list()
 
 
 def _times(texts: Sequence[Any]) -> list[int | None]:
