@@ -114,7 +114,7 @@ def rename(db: Db, kept: Kept, pipeline: str) -> None:
 class Writes:
     """The net change of one view as SQLite's values, worked out before any lock is taken."""
 
-    view: str
+    kept: Kept
     store: list[tuple[Any, ...]]
     remove: list[tuple[Any, ...]]
     null_keys: bool = False
@@ -138,22 +138,21 @@ def plan_writes(kept: Kept, changes: Any) -> Writes:
             times = summed[kept.first].to_physical().fill_null(_NEVER).to_list()
             digests = [(at - _NEVER).to_bytes(8, "big") + digest for at, digest in zip(times, digests, strict=True)]
         counted = zip(rows, digests, summed[WEIGHT].to_list(), strict=True)
-        return Writes(
-            target.name, sorted(((*row, digest, n) for row, digest, n in counted), key=lambda row: row[-2]), []
-        )
+        return Writes(kept, sorted(((*row, digest, n) for row, digest, n in counted), key=lambda row: row[-2]), [])
     net: Net = net_by_key(target, frame)
     key = list(target.identity)
     null_keys = any(part[name].null_count() for part in net for name in key)
-    return Writes(target.name, _tuples(net.store, target.schema), _tuples(net.remove, target.schema), null_keys)
+    return Writes(kept, _tuples(net.store, target.schema), _tuples(net.remove, target.schema), null_keys)
 
 
-def apply(db: Db, kept: Kept, writes: Writes) -> Kept:
-    """Write the net change; gives the view as it is stored afterwards."""
+def apply(db: Db, writes: Writes) -> None:
+    """Write the net change."""
+    kept = writes.kept
     if not kept.target.identity:
-        _count(db, kept, writes)
-        return kept
-    if writes.null_keys and not kept.null_keys:
-        kept = _allow_null_keys(db, kept)
+        _count(db, writes)
+        return
+    if writes.null_keys and not _takes_null_keys(db, kept):  # an earlier batch may have changed the table
+        _allow_null_keys(db, kept)
     key = kept.target.identity
     found = " AND ".join(f"{quote(name)} IS ?" for name in key)
     if writes.remove:
@@ -171,7 +170,6 @@ def apply(db: Db, kept: Kept, writes: Writes) -> Kept:
         f" ON CONFLICT ({', '.join(map(quote, key))}) DO {update}",
         rows,
     )
-    return kept
 
 
 def rows_of(db: Db, kept: Kept, limit: int | None = None) -> Any:
@@ -224,7 +222,11 @@ def _index(kind: str, kept: Kept) -> str:
     return quote(f"millstream_{kind}_{kept.target.name}")
 
 
-def _allow_null_keys(db: Db, kept: Kept) -> Kept:
+def _takes_null_keys(db: Db, kept: Kept) -> bool:
+    return bool(db.execute("SELECT null_keys FROM millstream_views WHERE view = ?", (kept.target.name,)).get)
+
+
+def _allow_null_keys(db: Db, kept: Kept) -> None:
     target = kept.target
     if target.append:
         raise PipelineError(f"view {target.name!r}: a row without its origin ({', '.join(ORIGIN)})")
@@ -235,11 +237,11 @@ def _allow_null_keys(db: Db, kept: Kept) -> Kept:
     db.execute(f"INSERT INTO {kept.sql_name} ({kept.columns}) SELECT {kept.columns} FROM {old}")
     db.execute(f"DROP TABLE {old}")
     db.execute("UPDATE millstream_views SET null_keys = 1 WHERE view = ?", (target.name,))
-    return kept
 
 
-def _count(db: Db, kept: Kept, writes: Writes) -> None:
+def _count(db: Db, writes: Writes) -> None:
     """Add the weights to the counts; a row that is no more goes."""
+    kept = writes.kept
     marks = ", ".join("?" * (len(kept.target.schema.names) + 2))
     db.executemany(
         f"INSERT INTO {kept.sql_name} ({kept.columns}, {ROW}, {COUNT}) VALUES ({marks})"

@@ -107,9 +107,8 @@ class SqliteWriter(StoreWriter):
             _check_fence(db, pipeline, batch.fence)
             if ledger.has(db, pipeline, batch):
                 return False
-            kept = tables.load(db, pipeline=pipeline)
             for each in writes:
-                tables.apply(db, kept[each.view], each)
+                tables.apply(db, each)
                 failpoint("store.in_transaction")
             page.write(db, pipeline, self._clock(), self._keep, self._letters)
             self._extend(db, pipeline)  # nobody could renew it while this transaction held the lock
