@@ -28,7 +28,7 @@ from millstream.runtime.progress_report import guarded
 from millstream.runtime.run import Progress
 from millstream.runtime.sink_dispatch import Patience
 from millstream.store.contract import COUNTS, REJECTS, WEIGHT, Batch, Target
-from millstream.store.sqlite.writer import SqliteWriter
+from millstream.store.sqlite.writer import sqlite_writer
 
 MARKUP = "[red]gone[/red] see [/etc/passwd] [bold] :warning:"
 OBEYED = "\x1b]52;c;cHduZWQ=\x07\x1b[2J\x9b2Jm\x00\x7f"
@@ -49,7 +49,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         log.create_topic("raw", 1)
         log.append("raw", [Event(HOSTILE.encode(), HOSTILE.encode(), headers=(("h", HOSTILE.encode()),))])
     target = Target("v", pa.schema([("text", pa.string()), ("n", pa.int64())]), ("text",))
-    with SqliteWriter("views.db") as sink:
+    with sqlite_writer("views.db") as sink:
         fence = sink.claim("p")
         sink.prepare("p", "f00d", [target])
         rows = pa.table({"text": [HOSTILE], "n": [1]}, target.schema).append_column(WEIGHT, pa.array([1], pa.int64()))

@@ -11,7 +11,7 @@ import pytest
 from millstream.failpoint import armed
 from millstream.runtime.ownership import exchange, finish_exchange
 from millstream.store import StoreWriter
-from millstream.store.sqlite.writer import SqliteWriter
+from millstream.store.sqlite.writer import sqlite_writer
 from millstream.store.versioned import NEXT, OLD, Beside
 from tests.contracts.store import PIPELINE, TOTALS, Batches
 
@@ -22,9 +22,9 @@ def stores(tmp_path: Path) -> Iterator[dict[str, StoreWriter]]:
     with ExitStack() as stack:
         found: dict[str, StoreWriter] = {}
         for name in ("a", "b"):
-            writer = stack.enter_context(SqliteWriter(tmp_path / f"{name}.db"))
+            writer = stack.enter_context(sqlite_writer(tmp_path / f"{name}.db"))
             Batches(writer, "c1").commit(TOTALS, ("ann", 1, 1.0, 1))
-            with Beside(SqliteWriter(tmp_path / f"{name}.db")) as beside:
+            with Beside(sqlite_writer(tmp_path / f"{name}.db")) as beside:
                 Batches(beside, "c2").commit(TOTALS, ("bob", 2, 2.0, 1))
             found[name] = writer
         yield found

@@ -17,7 +17,7 @@ import pytest
 from millstream.errors import ViewError
 from millstream.store.contract import StoreReader, StoreWriter
 from millstream.store.sqlite.reader import SqliteReader
-from millstream.store.sqlite.writer import SqliteWriter
+from millstream.store.sqlite.writer import sqlite_writer
 from millstream.store.versioned import Beside
 from tests.contracts.store import BAG, NOON, PAIRS, PIPELINE, TOTALS, Batches, counts, rejects, rows
 from tests.mounted import mounted
@@ -84,7 +84,7 @@ go_on(Path(sys.argv[1]), int(sys.argv[2]))
 
 def go_on(path: Path, upto: int) -> None:
     """Go on in a file."""
-    with SqliteWriter(path) as writer:
+    with sqlite_writer(path) as writer:
         go_on_in(writer, upto)
 
 
@@ -113,8 +113,8 @@ CREATING = "views.create.before_replace"
 SWAPPING = "store.in_swap"
 SWAP = """
 import sys
-from millstream.store.sqlite.writer import SqliteWriter
-with SqliteWriter(sys.argv[1]) as writer:
+from millstream.store.sqlite.writer import sqlite_writer
+with sqlite_writer(sys.argv[1]) as writer:
     writer.claim("shop")
     writer.swap("shop", "shop~next", "shop~old")
     writer.release()
@@ -130,7 +130,7 @@ def test_every_failpoint_of_the_stores_is_killed_at_somewhere_here() -> None:
 def test_a_kill_in_the_middle_of_a_swap_leaves_both_versions_where_they_were(tmp_path: Path, time: int) -> None:
     path = tmp_path / "views.db"
     go_on(path, 3)
-    with Beside(SqliteWriter(path)) as beside:
+    with Beside(sqlite_writer(path)) as beside:
         go_on_in(beside, 5)
     assert run(SWAP, path, failpoint=f"{SWAPPING}:kill@{time}").returncode == -signal.SIGKILL
     with SqliteReader(path) as store:
@@ -155,7 +155,7 @@ def test_a_kill_leaves_all_of_a_batch_or_none_and_a_restart_goes_on_at_once(
 
 def test_killed_again_and_again_the_views_are_as_if_nothing_had_happened(tmp_path: Path) -> None:
     path, chance = tmp_path / "views.db", random.Random(7)
-    SqliteWriter(path).close()
+    sqlite_writer(path).close()
     with SqliteReader(path) as store:
         done = 0
         for _ in range(5):
@@ -165,7 +165,7 @@ def test_killed_again_and_again_the_views_are_as_if_nothing_had_happened(tmp_pat
                 done = max(done, int(child.stdout.readline()) + 1)
             child.kill()
             child.communicate(timeout=30)
-            with SqliteWriter(path) as writer:
+            with sqlite_writer(path) as writer:
                 last = writer.last(PIPELINE)
             assert last is not None
             assert last.batch + 1 >= done  # acknowledged means there
@@ -188,7 +188,7 @@ def test_a_zombie_that_wakes_up_writes_nothing(tmp_path: Path, point: str) -> No
     path = tmp_path / "views.db"
     with start(RUN, path, 10, failpoint=f"{point}:stop@4") as zombie:
         assert os.WIFSTOPPED(os.waitpid(zombie.pid, os.WUNTRACED)[1])
-        with SqliteWriter(path) as writer, SqliteReader(path) as store:
+        with sqlite_writer(path) as writer, SqliteReader(path) as store:
             expect(store, 3)
             if point == "store.before_write":
                 writer.claim(PIPELINE, takeover=True)
@@ -215,11 +215,11 @@ import json, sys
 from pathlib import Path
 from millstream.errors import ViewStoreUnavailable
 from millstream.store.sqlite.reader import SqliteReader
-from millstream.store.sqlite.writer import SqliteWriter
+from millstream.store.sqlite.writer import sqlite_writer
 from tests.contracts.store import BAG, Batches, rows
 folder = Path(sys.argv[1])
 (folder / "ballast").write_bytes(b"x" * 1_500_000)
-writer, store = SqliteWriter(folder / "views.db"), SqliteReader(folder / "views.db")
+writer, store = sqlite_writer(folder / "views.db"), SqliteReader(folder / "views.db")
 batches = Batches(writer)
 def batch(n): return batches.batch((BAG, [(f"{n}.{i}." + "x" * 1000, 1.0, 1) for i in range(10)]), batch=n)
 def kept():
@@ -256,7 +256,7 @@ def test_a_full_disk_refuses_the_batch_keeps_the_rest_and_works_again_when_freed
 
 def test_a_flipped_bit_is_an_error_and_never_a_wrong_row(tmp_path: Path) -> None:
     path = tmp_path / "views.db"
-    with SqliteWriter(path) as writer:
+    with sqlite_writer(path) as writer:
         batches = Batches(writer)
         batches.commit(BAG, *((f"page-{i:04d}-" + "x" * 500, 1.0, 1) for i in range(200)))
         batches.commit(TOTALS, ("ann", 1, 1.0, 1))

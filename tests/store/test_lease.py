@@ -16,7 +16,7 @@ import pytest
 from millstream.errors import AlreadyRunning, TakenOver, ViewStoreUnavailable
 from millstream.store.lease import TTL, Keeper, now, refuse_if_live, this_process
 from millstream.store.sqlite.reader import SqliteReader
-from millstream.store.sqlite.writer import SqliteWriter
+from millstream.store.sqlite.writer import SqliteWriter, sqlite_writer
 from tests.contracts.store import BAG, Batches
 from tests.waiting import until
 
@@ -44,13 +44,13 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def writer(path: Path, clock: Clock) -> Iterator[SqliteWriter]:
-    with SqliteWriter(path, clock=clock) as opened:
+    with sqlite_writer(path, clock=clock) as opened:
         yield opened
 
 
 @pytest.fixture
 def other(path: Path, clock: Clock) -> Iterator[SqliteWriter]:
-    with SqliteWriter(path, clock=clock) as opened:
+    with sqlite_writer(path, clock=clock) as opened:
         yield opened
 
 
@@ -113,8 +113,8 @@ def test_a_released_pipeline_can_be_claimed_at_once(writer: SqliteWriter, other:
 
 HOLD = """
 import sys, time
-from millstream.store.sqlite.writer import SqliteWriter
-SqliteWriter(sys.argv[1]).claim("p")
+from millstream.store.sqlite.writer import SqliteWriter, sqlite_writer
+sqlite_writer(sys.argv[1]).claim("p")
 print("claimed", flush=True)
 time.sleep(300)
 """
@@ -139,7 +139,7 @@ def state(pid: int) -> str:
 def test_after_kill_9_the_pipeline_can_be_claimed_at_once(
     path: Path, holder: subprocess.Popen[bytes], reaped: bool
 ) -> None:
-    with SqliteWriter(path) as writer:
+    with sqlite_writer(path) as writer:
         with pytest.raises(AlreadyRunning, match=f"process {holder.pid}, since 20"):
             writer.claim("p")
         holder.kill()
@@ -154,7 +154,7 @@ def test_a_stopped_process_keeps_its_lease_until_it_runs_out(path: Path, holder:
     os.kill(holder.pid, signal.SIGSTOP)
     until(lambda: state(holder.pid) == "T")
     clock = Clock()
-    with SqliteWriter(path, clock=clock) as writer:
+    with sqlite_writer(path, clock=clock) as writer:
         with pytest.raises(AlreadyRunning):
             writer.claim("p")
         clock.time += TTL + SECOND
@@ -162,7 +162,7 @@ def test_a_stopped_process_keeps_its_lease_until_it_runs_out(path: Path, holder:
 
 
 def test_takeover_claims_from_a_living_process(path: Path, holder: subprocess.Popen[bytes]) -> None:
-    with SqliteWriter(path) as writer:
+    with sqlite_writer(path) as writer:
         assert writer.claim("p", takeover=True) == 2
 
 

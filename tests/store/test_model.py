@@ -17,10 +17,10 @@ from millstream.address import PostgresAddress, parse_address
 from millstream.store import judge_at, open_reader, open_writer
 from millstream.store.contract import Batch, StoreReader, StoreWriter, Target
 from millstream.store.postgres.reader import PostgresReader
-from millstream.store.postgres.writer import PostgresWriter
+from millstream.store.postgres.writer import postgres_writer
 from millstream.store.rejects import Judge
 from millstream.store.sqlite.reader import SqliteReader
-from millstream.store.sqlite.writer import SqliteWriter
+from millstream.store.sqlite.writer import sqlite_writer
 from millstream.testing import PostgresServer
 from tests.contracts.store import accept, changes, counts
 
@@ -86,7 +86,7 @@ def keyed_batch(draw: Any, model: dict[Key, Row], steps: Any = steps) -> list[tu
 def test_batches_against_a_dictionary_and_any_replay_changes_nothing(data: st.DataObject) -> None:
     with (
         tempfile.TemporaryDirectory() as folder,
-        SqliteWriter(Path(folder, "views.db"), keep=3) as writer,
+        sqlite_writer(Path(folder, "views.db"), keep=3) as writer,
         SqliteReader(Path(folder, "views.db")) as store,
     ):
         check(data, writer, store)
@@ -97,7 +97,7 @@ def test_batches_against_a_dictionary_and_any_replay_changes_nothing(data: st.Da
 def test_the_same_in_postgresql(postgres: PostgresServer, data: st.DataObject) -> None:
     address = parse_address(f"{postgres.address}?schema=model")
     assert isinstance(address, PostgresAddress)
-    with PostgresWriter(address, keep=3) as writer, PostgresReader(address) as store:
+    with postgres_writer(address, keep=3) as writer, PostgresReader(address) as store:
         writer.claim("p", takeover=True)
         writer.forget("p")  # what the example before has left
         check(data, writer, store)

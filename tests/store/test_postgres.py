@@ -29,7 +29,7 @@ from millstream.store import judge_at, open_reader, open_writer
 from millstream.store.contract import TIME, Batch, StoreReader, StoreWriter, Target
 from millstream.store.postgres.reader import PostgresReader
 from millstream.store.postgres.server import FORMAT
-from millstream.store.postgres.writer import PostgresWriter
+from millstream.store.postgres.writer import postgres_writer
 from millstream.store.rejects import Judge
 from millstream.testing import PostgresServer
 from tests.contracts.store import (
@@ -441,14 +441,14 @@ def test_views_that_others_depend_on_are_not_dropped(writer: StoreWriter, store:
 def test_dead_letters_are_bounded_and_their_counts_are_exact(address: str) -> None:
     parsed = parse_address(address)
     assert isinstance(parsed, PostgresAddress)
-    with PostgresWriter(parsed, letters=10) as writer, PostgresReader(parsed) as store:
+    with postgres_writer(parsed, letters=10) as writer, PostgresReader(parsed) as store:
         flood_of_letters(writer, store)
 
 
 def test_the_ledger_keeps_the_newest_batches_and_totals_lose_nothing(address: str) -> None:
     parsed = parse_address(address)
     assert isinstance(parsed, PostgresAddress)
-    with PostgresWriter(parsed, keep=5) as writer, PostgresReader(parsed) as store:
+    with postgres_writer(parsed, keep=5) as writer, PostgresReader(parsed) as store:
         batches = Batches(writer)
         for checkpoint, number in (("c1", 12), ("c2", 20)):
             batches.checkpoint, batches.next = checkpoint, 0
@@ -496,7 +496,7 @@ import os, sys
 from millstream.store import open_writer
 with open_writer(sys.argv[1]) as writer:
     writer.claim("p")
-    session = lambda: writer._server.run(lambda db: db.info.backend_pid)
+    session = lambda: writer.engine.server.run(lambda db: db.info.backend_pid)
     ours = session()
     child = os.fork()
     if child == 0:
@@ -519,7 +519,7 @@ def test_a_commit_is_on_disk_even_where_the_server_would_put_it_off(address: str
     lazy = address.replace("?", "?options=-c%20synchronous_commit%3Doff&")
     with open_writer(lazy) as writer:
         writer.claim("p")
-        (db,) = writer._server._idle  # type: ignore[attr-defined]
+        (db,) = writer.engine.server._idle  # type: ignore[attr-defined]
         assert db.execute("SHOW synchronous_commit").fetchone() == ("on",)
 
 

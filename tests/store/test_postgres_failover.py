@@ -11,7 +11,7 @@ import pytest
 from millstream.address import PostgresAddress, parse_address
 from millstream.errors import ViewStoreUnavailable
 from millstream.store import open_reader
-from millstream.store.postgres.writer import PostgresWriter
+from millstream.store.postgres.writer import postgres_writer
 from millstream.testing import PostgresServer
 from tests.contracts.store import PIPELINE, Batches
 from tests.store.test_faults import commit_batch, expect
@@ -75,7 +75,7 @@ def test_a_server_that_takes_no_writes_is_away_for_who_writes_and_there_for_who_
     address = f"{own_postgres.address}?schema=shop"
     parsed = parse_address(address)
     assert isinstance(parsed, PostgresAddress)
-    with PostgresWriter(parsed, patience=timedelta(0)) as writer, open_reader(address) as store:
+    with postgres_writer(parsed, patience=timedelta(0)) as writer, open_reader(address) as store:
         batches = Batches(writer)
         assert commit_batch(batches, 0)
         for mode in ("on", "off"):

@@ -19,7 +19,7 @@ from millstream.address import PostgresAddress, parse_address
 from millstream.errors import AlreadyRunning, TakenOver, ViewStoreUnavailable
 from millstream.store import open_reader, open_writer
 from millstream.store.contract import StoreWriter
-from millstream.store.postgres.writer import PostgresWriter
+from millstream.store.postgres.writer import PostgresWriter, postgres_writer
 from millstream.testing import PostgresServer
 from tests.contracts.store import PIPELINE, TARGETS, Batches
 from tests.proxy import Proxy, proxied
@@ -49,7 +49,7 @@ def address(postgres: PostgresServer) -> str:
 def writer_at(address: str, **options: Any) -> PostgresWriter:
     parsed = parse_address(address)
     assert isinstance(parsed, PostgresAddress)
-    return PostgresWriter(parsed, **options)
+    return postgres_writer(parsed, **options)
 
 
 @contextmanager
@@ -99,7 +99,7 @@ def test_a_zombie_that_wakes_up_writes_nothing_and_does_not_hold_its_locks_for_e
 
 def test_a_lease_goes_by_the_clock_of_the_server_and_runs_out(address: str) -> None:
     code = "import sys, time\nfrom millstream.store import open_writer\n"
-    code += "writer = open_writer(sys.argv[1])\nwriter._ttl /= 10\nwriter.claim('shop')\nprint('claimed', flush=True)\ntime.sleep(300)"
+    code += "writer = open_writer(sys.argv[1])\nwriter.engine.ttl /= 10\nwriter.claim('shop')\nprint('claimed', flush=True)\ntime.sleep(300)"
     with started(code, address) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"claimed\n"

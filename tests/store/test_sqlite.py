@@ -21,7 +21,7 @@ from millstream.store.contract import Batch, StoreReader, StoreWriter, Target
 from millstream.store.rejects import Judge
 from millstream.store.sqlite.file import FORMAT
 from millstream.store.sqlite.reader import SqliteReader
-from millstream.store.sqlite.writer import SqliteWriter
+from millstream.store.sqlite.writer import sqlite_writer
 from tests.contracts.store import (
     BAG,
     NOON,
@@ -46,13 +46,13 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def writer(path: Path) -> Iterator[StoreWriter]:
-    with SqliteWriter(path) as opened:
+    with sqlite_writer(path) as opened:
         yield opened
 
 
 @pytest.fixture
 def again(path: Path) -> Callable[[], StoreWriter]:
-    return lambda: SqliteWriter(path)
+    return lambda: sqlite_writer(path)
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def test_a_missing_file_is_not_made_by_reading(path: Path) -> None:
 @pytest.mark.parametrize("content", [b"dear diary\n" * 500, b"S", b"SQLite format 4\0" + b"\0" * 5000])
 def test_a_file_that_is_not_sqlite_is_refused_and_left_alone(path: Path, content: bytes) -> None:
     path.write_bytes(content)
-    for way in (SqliteWriter, SqliteReader):
+    for way in (sqlite_writer, SqliteReader):
         with pytest.raises(ViewError, match="not a file of views"):
             way(path)
     assert files(path.parent) == {"views.db": content}
@@ -133,7 +133,7 @@ def test_a_foreign_database_is_refused_and_left_alone(path: Path, mode: str) -> 
     subprocess.run([sys.executable, "-c", code, str(path), mode], check=True)
     before = files(path.parent)
     with pytest.raises(ViewError, match="database of something else"):
-        SqliteWriter(path)
+        sqlite_writer(path)
     assert files(path.parent) == before
 
 
@@ -146,22 +146,22 @@ def test_a_log_is_not_a_file_of_views(path: Path) -> None:
 
 
 def test_a_file_of_a_later_version_is_refused_and_left_alone(path: Path) -> None:
-    SqliteWriter(path).close()
+    sqlite_writer(path).close()
     db = apsw.Connection(str(path))
     db.execute(f"PRAGMA user_version={FORMAT + 1}")
     db.close()
     before = files(path.parent)
     with pytest.raises(ViewError, match=f"format {FORMAT + 1}, this version reads up to {FORMAT}") as caught:
-        SqliteWriter(path)
+        sqlite_writer(path)
     assert "upgrade" in caught.value.hint
     assert files(path.parent) == before
 
 
 def test_a_folder_and_a_missing_folder_are_unavailable(tmp_path: Path) -> None:
     with pytest.raises(ViewStoreUnavailable):
-        SqliteWriter(tmp_path)
+        sqlite_writer(tmp_path)
     with pytest.raises(ViewStoreUnavailable, match="No such file"):
-        SqliteWriter(tmp_path / "none" / "views.db")
+        sqlite_writer(tmp_path / "none" / "views.db")
 
 
 def test_a_table_of_someone_else_in_our_file_is_not_taken_for_a_view(writer: StoreWriter, path: Path) -> None:
@@ -254,12 +254,12 @@ def test_a_row_that_is_no_more_leaves_nothing_behind(writer: StoreWriter, store:
 
 
 def test_dead_letters_are_bounded_and_their_counts_are_exact(path: Path) -> None:
-    with SqliteWriter(path, letters=10) as writer, SqliteReader(path) as store:
+    with sqlite_writer(path, letters=10) as writer, SqliteReader(path) as store:
         flood_of_letters(writer, store)
 
 
 def test_the_ledger_keeps_the_newest_batches_and_totals_lose_nothing(path: Path) -> None:
-    with SqliteWriter(path, keep=5) as writer, SqliteReader(path) as store:
+    with sqlite_writer(path, keep=5) as writer, SqliteReader(path) as store:
         batches = Batches(writer)
 
         def more(number: int) -> None:
@@ -361,10 +361,10 @@ FORK = """
 import os, sys
 from millstream.store.sqlite.reader import SqliteReader
 from millstream.store.rejects import Judge
-from millstream.store.sqlite.writer import SqliteWriter
+from millstream.store.sqlite.writer import sqlite_writer
 from tests.contracts.store import BAG, Batches, rows
 from tests.contracts.versions import VersionContract
-writer, store = SqliteWriter(sys.argv[1]), SqliteReader(sys.argv[1])
+writer, store = sqlite_writer(sys.argv[1]), SqliteReader(sys.argv[1])
 batches = Batches(writer)
 batches.commit(BAG, ("before", 1.0, 1))
 to_parent, to_child = os.pipe(), os.pipe()
@@ -390,7 +390,7 @@ def test_a_file_opened_before_a_fork_serves_both_sides(path: Path) -> None:
 
 
 def test_a_closed_store_says_so(path: Path) -> None:
-    writer = SqliteWriter(path)
+    writer = sqlite_writer(path)
     writer.close()
     with pytest.raises(ViewStoreUnavailable, match="closed"):
         writer.claim("p")
@@ -404,11 +404,11 @@ TIMED = Target("timed", pa.schema([("what", pa.string()), ("at", pa.timestamp("u
 @pytest.mark.parametrize("made_earlier", [False, True])
 def test_rows_without_a_key_lie_by_their_time_where_the_table_was_made_so(path: Path, made_earlier: bool) -> None:
     moments = [*(NOON + timedelta(seconds=(7 * number) % 100 - 50) for number in range(100)), None]
-    with SqliteWriter(path) as writer, SqliteReader(path, create=True) as store:
+    with sqlite_writer(path) as writer, SqliteReader(path, create=True) as store:
         fence = writer.claim("p")
         writer.prepare("p", "f", [TIMED])
         if made_earlier:
-            with writer._file.write() as db:
+            with writer.engine.file.write() as db:
                 db.execute("UPDATE millstream_views SET columns = replace(columns, ', \"first\": true', '')")
             writer.prepare("p", "f", [TIMED])
         writer.commit(Batch("c", 0, fence, changes={"timed": changes(TIMED, *((str(at), at, 1) for at in moments))}))

@@ -20,12 +20,12 @@ def open_writer(address: str, *, letters: int = LETTERS_KEPT) -> StoreWriter:
     """
     place = parse_address(address)
     if isinstance(place, PostgresAddress):
-        from millstream.store.postgres.writer import PostgresWriter
+        from millstream.store.postgres.writer import postgres_writer
 
-        return PostgresWriter(place, letters=letters)
-    from millstream.store.sqlite.writer import SqliteWriter
+        return postgres_writer(place, letters=letters)
+    from millstream.store.sqlite.writer import sqlite_writer
 
-    return SqliteWriter(place, letters=letters)
+    return sqlite_writer(place, letters=letters)
 
 
 def open_reader(address: str, create: bool = False) -> StoreReader:

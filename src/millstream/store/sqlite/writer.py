@@ -1,191 +1,151 @@
-"""Views in one SQLite file: claimed by one writer, changed a whole batch at a time.
+"""Views in one SQLite file, as :class:`millstream.store.writer.Writer` writes them.
 
-Invariant: a batch's changes, dead letters, counts and ledger entry are one transaction, and the fence is checked inside it.
+Invariant: one process at a time is in a transaction that writes, so what is read in it stays so until it ends. It is never done
+again: how it ended is known.
 """
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeAlias, TypeVar
 
 from millstream.database import Db
-from millstream.errors import PipelineError
-from millstream.failpoint import failpoint
 from millstream.store import lease
-from millstream.store.checks import check_changes, check_definition, check_names, check_target, check_versions
+from millstream.store.checks import check_target
 from millstream.store.comparable import time_micros, time_text
-from millstream.store.contract import LETTERS_KEPT, Batch, Entry, StoreWriter, Target
+from millstream.store.contract import LETTERS_KEPT, Target
 from millstream.store.ledger import KEPT
 from millstream.store.sqlite import ledger, tables
 from millstream.store.sqlite.file import ViewFile
 from millstream.store.sqlite.values import sql_type
+from millstream.store.writer import Engine, Writer
+
+SqliteWriter: TypeAlias = "Writer[Db, tables.Kept, tables.Writes, ledger.Page]"
+T = TypeVar("T")
 
 
-class SqliteWriter(StoreWriter):
+def sqlite_writer(
+    path: str | Path, *, clock: Callable[[], int] = lease.now, keep: int = KEPT, letters: int = LETTERS_KEPT
+) -> SqliteWriter:
     """The writing side of a file of views. ``clock`` gives microseconds since the epoch, for leases and the ledger."""
+    return Writer(SqliteEngine(ViewFile(Path(path), create=True), clock, keep, letters))
 
-    def __init__(
-        self,
-        path: str | Path,
-        *,
-        clock: Callable[[], int] = lease.now,
-        keep: int = KEPT,
-        letters: int = LETTERS_KEPT,
-    ) -> None:
-        self._file = ViewFile(Path(path), create=True)
+
+class SqliteEngine(Engine[Db, tables.Kept, tables.Writes, ledger.Page]):
+    """SQLite's verbs."""
+
+    has = staticmethod(ledger.has)
+    entries = staticmethod(ledger.entries)
+    load = staticmethod(tables.load)
+    plan = staticmethod(tables.plan_writes)
+    page = staticmethod(ledger.Page)
+    apply = staticmethod(tables.apply)
+
+    def __init__(self, file: ViewFile, clock: Callable[[], int], keep: int, letters: int) -> None:
+        self.file = file
         self._clock, self._keep, self._letters = clock, keep, letters
-        self._owner = uuid.uuid4().hex
-        self._claimed: tuple[str, int] | None = None
-        self._kept: dict[str, tables.Kept] | None = None
+
+    @property
+    def where(self) -> str:
+        """The path."""
+        return str(self.file.path)
 
     def close(self) -> None:
-        """Close the file. A lease that is held stays, until it is released or runs out."""
-        self._file.close()
+        """Close the file."""
+        self.file.close()
 
-    def claim(self, pipeline: str, *, takeover: bool = False) -> int:
-        """Become the only writer of a pipeline; see the contract."""
-        me = lease.this_process(self._owner)
-        with self._file.write() as db:
-            at = self._clock()
-            fence = 1 + self._stored_fence(db, pipeline, None if takeover else at)
-            db.execute(
-                "INSERT OR REPLACE INTO millstream_lease"
-                " (pipeline, fence, owner, host, machine, pid, started, since, expires) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (
-                    pipeline, fence, me.owner, me.host, me.machine, me.pid, me.started,
-                    time_text(at), time_text(at + lease.TTL),
-                ),
-            )  # fmt: skip
-        self._claimed, self._kept = (pipeline, fence), None
+    def write(self, work: Callable[[Db], T]) -> T:
+        """Do work with the lock for writing held."""
+        with self.file.write() as db:
+            return work(db)
+
+    def read(self, work: Callable[[Db], T]) -> T:
+        """Do work in one snapshot."""
+        with self.file.read() as db:
+            return work(db)
+
+    def claim(self, db: Db, pipeline: str, me: lease.Holder, *, takeover: bool) -> int:
+        """Raise the fence and hold the lease."""
+        at = self._clock()
+        fence = 1 + _stored_fence(db, pipeline, me.owner, None if takeover else at)
+        db.execute(
+            "INSERT OR REPLACE INTO millstream_lease"
+            " (pipeline, fence, owner, host, machine, pid, started, since, expires) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                pipeline, fence, me.owner, me.host, me.machine, me.pid, me.started,
+                time_text(at), time_text(at + lease.TTL),
+            ),
+        )  # fmt: skip
         return fence
 
-    def renew(self) -> None:
-        """Extend the lease, if it is still ours."""
-        pipeline, fence = self._claim()
-        with self._file.write() as db:
-            _check_fence(db, pipeline, fence)
-            self._extend(db, pipeline)
+    def disown(self, db: Db, pipeline: str, owner: str) -> None:
+        """Raise the fence, if there is one."""
+        fence = _stored_fence(db, pipeline, owner, self._clock())
+        db.execute("UPDATE millstream_lease SET fence = ? WHERE pipeline = ?", (fence + 1, pipeline))
 
-    def release(self) -> None:
-        """End the lease, if it is still ours."""
-        if self._claimed is None:
-            return
-        with self._file.write() as db:
-            db.execute(
-                "UPDATE millstream_lease SET owner = '', expires = ? WHERE pipeline = ? AND fence = ? AND owner = ?",
-                (time_text(self._clock()), *self._claimed, self._owner),
-            )
-        self._claimed = self._kept = None
+    def check_fence(self, db: Db, pipeline: str, fence: int) -> None:
+        """TakenOver unless the stored fence is this one."""
+        found = db.execute("SELECT fence FROM millstream_lease WHERE pipeline = ?", (pipeline,)).get
+        if found != fence:
+            raise lease.taken_over(pipeline, found, fence)
 
-    def prepare(self, pipeline: str, fingerprint: str, targets: Sequence[Target]) -> None:
-        """Make the tables of a claimed pipeline, or check that they are as they were made."""
-        claimed, fence = self._claim()
-        if claimed != pipeline:
-            raise PipelineError(f"pipeline {pipeline!r} is not claimed by this store, which holds {claimed!r}")
-        for target in targets:
-            check_target(target, sql_type)
-        check_names(targets)
-        with self._file.write() as db:
-            _check_fence(db, pipeline, fence)
-            begun = bool(ledger.entries(db, pipeline, 1))
-            where = str(self._file.path)
-            if check_definition(where, pipeline, fingerprint, targets, tables.load(db), begun=begun):
-                for target in targets:
-                    tables.create(db, tables.Kept(target, pipeline, fingerprint, first=tables.first_time(target)))
-            self._kept = tables.load(db, pipeline=pipeline)
-
-    def commit(self, batch: Batch) -> bool:
-        """Apply a batch, whole; False if it is there already."""
-        pipeline, _ = self._claim()
-        known = check_changes(pipeline, self._kept, batch.changes)
-        # All of this needs no lock, and readers of the lease and other pipelines should not wait for it.
-        writes = [tables.plan_writes(known[view], changes) for view, changes in sorted(batch.changes.items())]
-        page = ledger.Page(batch)
-        failpoint("store.before_write")
-        with self._file.write() as db:
-            _check_fence(db, pipeline, batch.fence)
-            if ledger.has(db, pipeline, batch):
-                return False
-            for each in writes:
-                tables.apply(db, each)
-                failpoint("store.in_transaction")
-            page.write(db, pipeline, self._clock(), self._keep, self._letters)
-            self._extend(db, pipeline)  # nobody could renew it while this transaction held the lock
-            failpoint("store.before_commit")
-        failpoint("store.after_commit")
-        return True
-
-    def last(self, pipeline: str) -> Entry | None:
-        """The newest entry of the ledger."""
-        return next(iter(self.entries(pipeline, 1)), None)
-
-    def entries(self, pipeline: str, limit: int = KEPT) -> list[Entry]:
-        """The newest entries, newest first."""
-        with self._file.read() as db:
-            return ledger.entries(db, pipeline, limit)
-
-    def forget(self, pipeline: str) -> None:
-        """Drop the views of a pipeline and all that is known of its batches."""
-        ours = self._claimed is not None and self._claimed[0] == pipeline
-        with self._file.write() as db:
-            if self._claimed is not None and ours:
-                _check_fence(db, *self._claimed)
-            else:
-                fence = self._stored_fence(db, pipeline, self._clock())
-                # Whoever still believes to hold it must not write into what comes next.
-                db.execute("UPDATE millstream_lease SET fence = ? WHERE pipeline = ?", (fence + 1, pipeline))
-            for kept in tables.load(db, pipeline=pipeline).values():
-                tables.drop(db, kept)
-            ledger.forget(db, pipeline)
-        if ours:
-            self._kept = None
-
-    def swap(self, pipeline: str, coming: str, going: str) -> None:
-        """Exchange versions of a claimed pipeline; see the contract."""
-        claimed, fence = self._claim()
-        with self._file.write() as db:
-            _check_fence(db, claimed, fence)
-            kept = {name: tables.load(db, pipeline=name).values() for name in (going, pipeline, coming)}
-            check_versions(claimed, pipeline, coming, kept[coming])
-            for each in kept[going]:
-                tables.drop(db, each)
-            ledger.forget(db, going)
-            for old, new in ((pipeline, going), (coming, pipeline)):
-                for each in kept[old]:
-                    tables.rename(db, each, new)
-                ledger.rename(db, old, new)
-                failpoint("store.in_swap")
-            db.execute("DELETE FROM millstream_lease WHERE pipeline IN (?, ?)", (coming, going))
-        self._kept = None
-
-    def _claim(self) -> tuple[str, int]:
-        if self._claimed is None:
-            raise PipelineError("this store holds no pipeline: claim() comes first")
-        return self._claimed
-
-    def _stored_fence(self, db: Db, pipeline: str, live_at: int | None) -> int:
-        """The newest fence, 0 if there is none; AlreadyRunning if at the time ``live_at`` another holds the lease."""
-        row = db.execute(
-            "SELECT fence, host, machine, pid, started, owner, since, expires FROM millstream_lease WHERE pipeline = ?",
-            (pipeline,),
-        ).fetchone()
-        if row is None:
-            return 0
-        fence, *holder, since, expires = row
-        other = lease.Holder(*holder)
-        if live_at is not None and other.owner not in ("", self._owner):
-            lease.refuse_if_live(pipeline, other, since, time_micros(expires), live_at)
-        return int(fence)
-
-    def _extend(self, db: Db, pipeline: str) -> None:
+    def extend(self, db: Db, pipeline: str, owner: str) -> None:
+        """Let the lease live on from now."""
         db.execute(
             "UPDATE millstream_lease SET expires = ? WHERE pipeline = ? AND owner = ?",
-            (time_text(self._clock() + lease.TTL), pipeline, self._owner),
+            (time_text(self._clock() + lease.TTL), pipeline, owner),
         )
 
+    def release(self, db: Db, pipeline: str, fence: int, owner: str) -> None:
+        """End the lease, if it is still this one."""
+        db.execute(
+            "UPDATE millstream_lease SET owner = '', expires = ? WHERE pipeline = ? AND fence = ? AND owner = ?",
+            (time_text(self._clock()), pipeline, fence, owner),
+        )
 
-def _check_fence(db: Db, pipeline: str, fence: int) -> None:
-    found = db.execute("SELECT fence FROM millstream_lease WHERE pipeline = ?", (pipeline,)).get
-    if found != fence:
-        raise lease.taken_over(pipeline, found, fence)
+    def drop_leases(self, db: Db, pipelines: Sequence[str]) -> None:
+        """Forget who held these."""
+        db.executemany("DELETE FROM millstream_lease WHERE pipeline = ?", [(each,) for each in pipelines])
+
+    def check(self, target: Target) -> None:
+        """Refuse a view that cannot be kept."""
+        check_target(target, sql_type)
+
+    def create(self, db: Db, target: Target, pipeline: str, fingerprint: str) -> None:
+        """Make the table of a view."""
+        tables.create(db, tables.Kept(target, pipeline, fingerprint, first=tables.first_time(target)))
+
+    def stage(self, db: Db, writes: Sequence[tables.Writes], page: ledger.Page) -> None:
+        """Nothing: it is all in this process already."""
+
+    def enter(self, db: Db, pipeline: str, page: ledger.Page) -> None:
+        """Write the page."""
+        page.write(db, pipeline, self._clock(), self._keep, self._letters)
+
+    def drop(self, db: Db, pipeline: str, kept: Sequence[tables.Kept]) -> None:
+        """Remove views, and the ledger of their pipeline."""
+        for each in kept:
+            tables.drop(db, each)
+        ledger.forget(db, pipeline)
+
+    def rename(self, db: Db, pipeline: str, kept: Sequence[tables.Kept], other: str) -> None:
+        """Let another pipeline have views, and the ledger."""
+        for each in kept:
+            tables.rename(db, each, other)
+        ledger.rename(db, pipeline, other)
+
+
+def _stored_fence(db: Db, pipeline: str, owner: str, live_at: int | None) -> int:
+    """The newest fence, 0 if there is none; AlreadyRunning if at the time ``live_at`` another holds the lease."""
+    row = db.execute(
+        "SELECT fence, host, machine, pid, started, owner, since, expires FROM millstream_lease WHERE pipeline = ?",
+        (pipeline,),
+    ).fetchone()
+    if row is None:
+        return 0
+    fence, *holder, since, expires = row
+    other = lease.Holder(*holder)
+    if live_at is not None and other.owner not in ("", owner):
+        lease.refuse_if_live(pipeline, other, since, time_micros(expires), live_at)
+    return int(fence)
