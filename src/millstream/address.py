@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import parse_qsl, quote, unquote
 
@@ -105,20 +105,41 @@ def parse_redis(address: str) -> RedisAddress:
     return RedisAddress(scheme, user, password, place, query)
 
 
-def check_log(address: str) -> str:
-    """What keeps the log at an address, ``sqlite`` or ``kafka``; ConfigError if it is none, or if there is a secret in it."""
+@dataclass(frozen=True, slots=True)
+class LogAddress:
+    """A log: ``embedded`` in the file at ``place``, or on Kafka, whose servers are ``place`` as its clients take them."""
+
+    embedded: bool
+    place: str
+
+    def __str__(self) -> str:
+        return f"sqlite:{self.place}" if self.embedded else f"kafka://{self.place}"
+
+    def absolute(self) -> LogAddress:
+        """The address as seen from here: Spark's Python processes have the folder that the JVM was started in."""
+        return replace(self, place=str(Path(self.place).absolute())) if self.embedded else self
+
+
+def parse_log(address: str, what: str = "log") -> LogAddress:
+    """Read the address of a log; ConfigError, about ``what``, if it is none, or if there is a secret in it.
+
+    >>> parse_log("kafka://a:9092,b:9092/")
+    LogAddress(embedded=False, place='a:9092,b:9092')
+    >>> str(parse_log("sqlite:///srv/events.db"))
+    'sqlite:/srv/events.db'
+    """
     scheme, _, rest = address.partition(":")
     if scheme == "sqlite" and rest.strip("/"):
-        return scheme
+        return LogAddress(True, rest.removeprefix("//") if rest.startswith("///") else rest)
     if scheme == "kafka" and rest.startswith("//") and len(rest) > 2:
         if "@" in rest or "?" in rest:
             raise ConfigError(
-                f"log: found {redacted(address)!r}, expected kafka://HOST:PORT",
+                f"{what}: found {redacted(address)!r}, expected kafka://HOST:PORT",
                 hint='who you are stands in the settings: kafka."sasl.username", kafka."sasl.password" = "${env:NAME}"',
             )
-        return scheme
+        return LogAddress(False, rest[2:].rstrip("/"))
     raise ConfigError(
-        f"log: found {redacted(address)!r}, expected sqlite:PATH or kafka://HOST:PORT",
+        f"{what}: found {redacted(address)!r}, expected sqlite:PATH or kafka://HOST:PORT",
         hint="for example --log sqlite:millstream.db",
     )
 

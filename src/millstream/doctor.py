@@ -11,7 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from millstream.address import PostgresAddress, parse_address
+from millstream.address import PostgresAddress, parse_address, parse_log
 from millstream.config import Settings
 from millstream.errors import MachineError, MillstreamError
 from millstream.log import open_log
@@ -95,9 +95,10 @@ def _writable(folder: Path, otherwise: str) -> str:
 
 
 def _log(settings: Settings) -> str:
-    path = Path(settings.log.removeprefix("sqlite:"))
-    if settings.log.startswith("sqlite:") and not path.exists():
-        _writable(path.absolute().parent, "name a log in another folder: --log, or log in millstream.toml")
+    address = parse_log(settings.log)
+    if address.embedded and not Path(address.place).exists():
+        folder = Path(address.place).absolute().parent
+        _writable(folder, "name a log in another folder: --log, or log in millstream.toml")
         return f"{settings.log} (none yet; it can be made there)"
     with open_log(settings.log, create=False, kafka=settings.kafka) as log:
         return f"{settings.log}, {len(log.topics())} topics"

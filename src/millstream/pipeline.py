@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from millstream.address import NOWHERE, check_log, parse_address
+from millstream.address import NOWHERE, parse_address, parse_log
 from millstream.errors import PlanError, UnknownView
 from millstream.plan.build import ViewPlan, build_chain
 from millstream.plan.growth import refuse_endless
@@ -105,7 +105,7 @@ class Pipeline:
                 )
             self.to = to if to is not None else f"sqlite:{name}.views.db"
             parse_address(self.to)
-            check_log(log)
+            parse_log(log)
             check_settings(kafka or {}, "kafka.", "a definition")
             check_settings(spark or {}, what="a definition")
         self.name = name

@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from millstream import config
-from millstream.address import check_log
+from millstream.address import parse_log
 from millstream.errors import ConfigError, MillstreamError
 from millstream.event import Record
 from millstream.log import Log, open_log
@@ -120,7 +120,7 @@ def opened_pipeline(
     pipeline = load_pipeline(file) if file is not None else Pipeline("sql", log=settings().log)
     given = click.get_current_context().find_root().obj or {}
     pipeline.log = log_url or given.get("log") or pipeline.log
-    check_log(pipeline.log)
+    parse_log(pipeline.log)
     pipeline.kafka = pipeline.kafka or settings().kafka
     pipeline.spark = settings().spark | pipeline.spark | ({"spark.master": master} if master else {})
     for each in conf:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from millstream.address import check_log
+from millstream.address import parse_log
 from millstream.log.contract import Log
 
 __all__ = ["Log", "open_log"]
@@ -16,11 +16,11 @@ def open_log(url: str, *, create: bool = True, kafka: Mapping[str, str] | None =
     ``create`` makes a missing embedded log. ``kafka`` holds settings of the Kafka client, such as
     ``security.protocol``; references to secrets in them are resolved here.
     """
-    rest = url.partition(":")[2]
-    if check_log(url) == "sqlite":
+    address = parse_log(url)
+    if address.embedded:
         from millstream.log.embedded.engine import SqliteLog
 
-        return SqliteLog(rest.removeprefix("//") if rest.startswith("///") else rest, create=create)
+        return SqliteLog(address.place, create=create)
     from millstream.log.kafka.engine import KafkaLog
 
-    return KafkaLog(rest[2:].rstrip("/"), kafka or {})
+    return KafkaLog(address.place, kafka or {})

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 from urllib.parse import parse_qs
 
-from millstream.address import check_log, parse_redis
+from millstream.address import parse_log, parse_redis
 from millstream.errors import ConfigError, PlanError
 from millstream.relation.nodes import Place, Policy
 from millstream.relation.source import either
@@ -63,7 +63,7 @@ def scheme_of(address: str) -> str:
         if scheme.startswith("redis"):
             parse_redis(address)
         elif "@" in rest and scheme == "topic":
-            check_log(rest.partition("@")[2])
+            parse_log(rest.partition("@")[2])
         check_address(scheme, address)
     except ConfigError as error:
         raise PlanError(error.message, hint=error.hint) from error

@@ -91,7 +91,7 @@ def attached(options: Options) -> Attached:
 
 def engine_for(options: Options, files: Attached) -> Engine:
     """The engine of the log that the options name."""
-    return OnKafka(options, files) if options.log.startswith("kafka:") else Embedded(options, files)
+    return Embedded(options, files) if options.log.embedded else OnKafka(options, files)
 
 
 class _Reading:
@@ -123,7 +123,7 @@ class Embedded(_Reading):
     def log(self) -> SqliteLog:
         """The log, opened in this process."""
         if self._opened is None:
-            self._opened = SqliteLog(self.options.log, create=False)
+            self._opened = SqliteLog(self.options.log.place, create=False)
         return self._opened
 
     def archive(self, topic: str) -> Archive | None:
@@ -266,13 +266,9 @@ class OnKafka(_Reading):
             from millstream.log.kafka.scan import AppendTimes
             from millstream.log.kafka.sizes import Sizes
 
-            self._opened = KafkaLog(self._servers, client=self.files.client or None)
+            self._opened = KafkaLog(self.options.log.place, client=self.files.client or None)
             self._times, self._sizes = AppendTimes(self._opened), Sizes(self._opened)
         return self._opened
-
-    @property
-    def _servers(self) -> str:
-        return self.options.log.removeprefix("kafka://").rstrip("/")
 
     def bounds(self) -> dict[str, dict[int, Bounds]]:
         """Up to the last stable offsets; of partitions that are named in one question, as Spark asks again and again.
@@ -312,7 +308,7 @@ class OnKafka(_Reading):
 
         decoder = self.decoder
         whole = decoder is None or decoder.wants_all(part.topic)
-        settings = self.files.client or client_settings(self._servers, {})
+        settings = self.files.client or client_settings(self.options.log.place, {})
         for messages in scan(settings, part, CHUNK, self.options.patience):
             batch = to_batch(part, messages, headers=whole)
             if decoder is None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
+from millstream.address import LogAddress, parse_log
 from millstream.errors import ConfigError
 from millstream.log.archive import SCHEMA
 
@@ -17,7 +17,7 @@ Offsets = dict[str, dict[str, int]]
 class Options:
     """The options, read and checked once."""
 
-    log: str
+    log: LogAddress
     topics: tuple[str, ...]
     starting: str
     ending: str
@@ -48,8 +48,7 @@ class Options:
         """Read what Spark hands over; its keys ignore case."""
         low = {name.lower(): value for name, value in options.items()}
         log, topics = low.get("log", ""), low.get("subscribe") or low.get("topic") or ""
-        if not log.startswith(("sqlite:", "kafka://")):
-            raise ConfigError(f"option log: found {log!r}, expected sqlite:PATH or kafka://HOST:PORT")
+        address = parse_log(log, "option log")
         if not topics:
             raise ConfigError(
                 "option subscribe is missing", hint="name the topics: .option('subscribe', 'clicks,orders')"
@@ -57,7 +56,7 @@ class Options:
         names = tuple(name.strip() for name in topics.split(","))
         timestamp = low.get("startingtimestamp")
         return cls(
-            log=log if log.startswith("kafka:") else str(Path(log.removeprefix("sqlite:")).absolute()),
+            log=address.absolute(),
             topics=names,
             starting=low.get("startingoffsets", ""),
             ending=low.get("endingoffsets", "latest"),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
+from millstream.address import LogAddress, parse_log
 from millstream.errors import ConfigError, LogError, OffsetOutOfRange
 from millstream.event import TopicPartition
 from millstream.log import open_log
@@ -44,14 +45,14 @@ def read_stream(
     ``group`` names the consumer group that shows the progress (``spark-TOPIC`` unless named); ``limit`` bounds the
     records of a micro-batch; ``archive`` lets a replay begin before the live log does (embedded log only).
     """
-    names = [topics] if isinstance(topics, str) else list(topics)
+    address, names = parse_log(log), [topics] if isinstance(topics, str) else list(topics)
     reader = spark.readStream.options(**_start(log, names, start, kafka))
     if limit is not None:
         reader = reader.option("maxOffsetsPerTrigger", limit)
-    if log.startswith("sqlite:"):
-        check_local(spark, log)
+    if address.embedded:
+        check_local(spark, address)
         spark.dataSource.register(MillstreamSource)
-        reader = reader.format("millstream").options(log=absolute(log), subscribe=",".join(names))
+        reader = reader.format("millstream").options(log=str(address.absolute()), subscribe=",".join(names))
         if archive is not None:
             reader = reader.option("archive", str(Path(archive).absolute()))
         return reader.option("group", group or "").load()
@@ -61,7 +62,7 @@ def read_stream(
             hint="read the whole with read_batch(…, archive=…), or begin the stream where the live log does",
         )
     _Progress.watch(spark, log, names, group or f"spark-{'-'.join(names)}", kafka or {})
-    return _columns(_kafka(reader.format("kafka"), log, names, kafka or {}).load())
+    return _columns(_kafka(reader.format("kafka"), address, names, kafka or {}).load())
 
 
 def read_batch(
@@ -74,15 +75,15 @@ def read_batch(
     kafka: Mapping[str, str] | None = None,
 ) -> DataFrame:
     """A DataFrame over what topics of the log hold now; with ``archive``, over what they have held before, too."""
-    names = [topics] if isinstance(topics, str) else list(topics)
+    address, names = parse_log(log), [topics] if isinstance(topics, str) else list(topics)
     reader = spark.read.options(**_start(log, names, start, kafka))
-    if log.startswith("sqlite:"):
-        check_local(spark, log)
+    if address.embedded:
+        check_local(spark, address)
         spark.dataSource.register(MillstreamSource)
-        reader = reader.format("millstream").options(log=absolute(log), subscribe=",".join(names))
+        reader = reader.format("millstream").options(log=str(address.absolute()), subscribe=",".join(names))
         return (reader if archive is None else reader.option("archive", str(Path(archive).absolute()))).load()
     if archive is None:
-        return _columns(_kafka(reader.format("kafka"), log, names, kafka or {}).load())
+        return _columns(_kafka(reader.format("kafka"), address, names, kafka or {}).load())
     if start != "earliest":
         raise ConfigError("archive: goes with start='earliest'", hint="filter on offset or timestamp instead")
     with open_log(log, kafka=kafka) as opened:
@@ -111,7 +112,7 @@ def _kafka_with_archive(
         starts[partition] = span[1] if span else bounds.start
         paths += [str(piece.path) for piece in store.pieces(partition)]
     reader = spark.read.format("kafka").option("startingOffsets", to_json({topic: starts}))
-    live = _columns(_kafka(reader, log.url, [topic], kafka).load())
+    live = _columns(_kafka(reader, parse_log(log.url), [topic], kafka).load())
     return spark.read.parquet(*paths).select(*COLUMNS).unionByName(live) if paths else live
 
 
@@ -139,12 +140,7 @@ def to_json(offsets: Mapping[str, Mapping[int, int]]) -> str:
     return json.dumps({topic: {str(p): offset for p, offset in found.items()} for topic, found in offsets.items()})
 
 
-def absolute(log: str) -> str:
-    """The address as seen from here: Spark's Python processes have the folder that the JVM was started in."""
-    return f"sqlite:{Path(log.removeprefix('sqlite:')).absolute()}"
-
-
-def check_local(spark: SparkSession, log: str) -> None:
+def check_local(spark: SparkSession, log: LogAddress) -> None:
     """Refuse an embedded log on a cluster: its file is on this machine."""
     master = spark.conf.get("spark.master", "local")
     if master and not master.startswith("local"):
@@ -153,17 +149,17 @@ def check_local(spark: SparkSession, log: str) -> None:
         )
 
 
-def kafka_options(log: str, settings: Mapping[str, str]) -> dict[str, str]:
+def kafka_options(log: LogAddress, settings: Mapping[str, str]) -> dict[str, str]:
     """Options of Spark's Kafka source, without the topics."""
     options = {
-        "kafka.bootstrap.servers": log.removeprefix("kafka://").rstrip("/"),
+        "kafka.bootstrap.servers": log.place,
         "kafka.isolation.level": "read_committed",
         "includeHeaders": "true",
     }
     return options | {f"kafka.{name}": value for name, value in java_settings(settings).items()}
 
 
-def _kafka(reader: Any, log: str, topics: Sequence[str], settings: Mapping[str, str]) -> Any:
+def _kafka(reader: Any, log: LogAddress, topics: Sequence[str], settings: Mapping[str, str]) -> Any:
     return reader.options(subscribe=",".join(topics), **kafka_options(log, settings))
 
 

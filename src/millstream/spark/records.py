@@ -12,10 +12,11 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from millstream.address import parse_log
 from millstream.log.contract import TIME_HEADER
 from millstream.spark import private_folder
 from millstream.spark.fast_path import take, to_file
-from millstream.spark.read import absolute, check_local, kafka_options, to_json
+from millstream.spark.read import check_local, kafka_options, to_json
 from millstream.spark.source import MillstreamSource
 
 if TYPE_CHECKING:
@@ -32,9 +33,10 @@ def warm_up(spark: SparkSession, log: str, topics: Collection[str]) -> None:
 
     def start() -> None:
         with suppress(Exception):  # whatever is wrong will be said by the query
-            if log.startswith("sqlite:"):
+            address = parse_log(log)
+            if address.embedded:
                 spark.dataSource.register(MillstreamSource)
-                spark.read.format("millstream").options(log=absolute(log), subscribe=",".join(topics)).load()
+                spark.read.format("millstream").options(log=str(address.absolute()), subscribe=",".join(topics)).load()
             spark.range(1, numPartitions=1).mapInArrow(lambda batches: batches, "id long").collect()
 
     threading.Thread(target=start, name="millstream-warm-up", daemon=True).start()
@@ -63,15 +65,16 @@ def stream_records(
     if limit is not None:
         options["maxOffsetsPerTrigger"] = str(limit)
     assign = json.dumps({topic: list(range(count)) for topic, count in partitions.items()})
-    if log.startswith("sqlite:"):
-        check_local(spark, log)
-        options |= {"log": absolute(log)}
+    address = parse_log(log)
+    if address.embedded:
+        check_local(spark, address)
+        options |= {"log": str(address.absolute())}
     else:
         from millstream.log.kafka.engine import client_settings
 
-        client = client_settings(log.removeprefix("kafka://").rstrip("/"), kafka)  # workers have another environment
+        client = client_settings(address.place, kafka)  # workers have another environment
         options |= {
-            "log": log,
+            "log": str(address),
             "kafka": private_folder.write("kafka", json.dumps(client).encode()),
             "patience": str(patience),
         }
@@ -97,13 +100,14 @@ def batch_records(
     """
     options = {"startingOffsets": to_json(start), "endingOffsets": to_json(end)}
     assign = json.dumps({topic: list(found) for topic, found in end.items()})
-    if log.startswith("sqlite:"):
-        check_local(spark, log)
+    address = parse_log(log)
+    if address.embedded:
+        check_local(spark, address)
         spark.dataSource.register(MillstreamSource)
-        options |= {"log": absolute(log), "subscribe": ",".join(end), "assign": assign}
+        options |= {"log": str(address.absolute()), "subscribe": ",".join(end), "assign": assign}
         options |= {"includeAppendTime": "true", "includeHeaders": "false", "archives": "true"}
         return _ours(spark.read.format("millstream").options(**options), decoder)
-    options |= {"assign": assign, **kafka_options(log, kafka)}
+    options |= {"assign": assign, **kafka_options(address, kafka)}
     return _kafka(spark.read.format("kafka").options(**options), decoder)
 
 
