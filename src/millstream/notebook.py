@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from millstream.errors import MillstreamError, UnknownView
 from millstream.event import Record
 from millstream.log import Log, open_log
+from millstream.log.capabilities import capabilities_of
 from millstream.log.heartbeat import read_heartbeat
 from millstream.printable import printable
 from millstream.relation.nodes import Emit, Node, Source, sources_of
@@ -122,9 +123,9 @@ def relation_html(node: Node, columns: Sequence[str], text: str, log: str, kafka
 
 
 def _last_records(source: Source, log: str, kafka: Mapping[str, str]) -> str:
-    if not log.startswith("sqlite:"):
-        return _note(f"its records: millstream consume {source.topic} --log {log}")  # a broker may be long in answering
     try:
+        if not capabilities_of(log).local_file:  # a broker may be long in answering
+            return _note(f"its records: millstream consume {source.topic} --log {log}")
         with open_log(log, create=False, kafka=kafka) as opened:
             count, records = _newest(opened, source.topic)
     except MillstreamError as error:

@@ -211,7 +211,7 @@ def compact(name: str, log_url: str | None, as_json: bool) -> None:
         row = {"topic": name, **done._asdict()}
         if as_json:
             click.echo(to_json(row))
-        elif log.url.startswith("kafka"):
+        elif not log.capabilities.maintains:
             stderr().print("Kafka's brokers clean by themselves; nothing to do here")
         else:
             show([row], {"topic": "TOPIC", "expired": "EXPIRED", "compacted": "COMPACTED"}, as_json=False)

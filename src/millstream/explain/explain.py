@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from millstream.address import NOWHERE
 from millstream.explain.report import Arrow, Explanation, Runs, Step, ViewStep
+from millstream.log.capabilities import capabilities_of
 from millstream.plan import describe, retention
 from millstream.plan.build import build_chain
 from millstream.plan.chain import ADMIT, Chain, Feed, Operator, Output, Port, ViewPlan
@@ -48,7 +49,7 @@ def explain(pipeline: Defined) -> Explanation:
         ViewPlan(view.name, view.node, view.to, view.emit, view.key, kept=view.kept) for view in pipeline.views.values()
     ]
     chain = build_chain(views, buckets=pipeline.buckets, to=pipeline.to)
-    return explain_chain(pipeline.name, replace(chain, early=pipeline.log.startswith("sqlite:")))
+    return explain_chain(pipeline.name, replace(chain, early=capabilities_of(pipeline.log).early_admission))
 
 
 def explain_chain(name: str, chain: Chain) -> Explanation:

@@ -21,10 +21,11 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, NamedTuple, Self, TypeAlias
+from typing import ClassVar, Literal, NamedTuple, Self, TypeAlias
 
 from millstream.errors import BadName, ConfigError, OffsetOutOfRange
 from millstream.event import Event, Record, TopicPartition
+from millstream.log.capabilities import Capabilities
 
 Cleanup: TypeAlias = Literal["delete", "compact", "compact,delete"]
 Start: TypeAlias = Literal["earliest", "latest"] | int | datetime | Mapping[int, int]
@@ -236,6 +237,7 @@ class Log(_Closing):
     """A durable, partitioned, replayable event log."""
 
     url: str
+    capabilities: ClassVar[Capabilities]
 
     @abstractmethod
     def create_topic(self, name: str, partitions: int = 1, settings: TopicSettings | None = None) -> Topic:
@@ -260,9 +262,6 @@ class Log(_Closing):
     @abstractmethod
     def topic_id(self, name: str) -> str:
         """What tells a topic from every other that has or had its name; empty if the engine cannot say."""
-
-    sequences_expire = False
-    """Whether the number of a producer that appends nothing for long is forgotten."""
 
     @abstractmethod
     def append(

@@ -18,6 +18,7 @@ import msgspec
 from millstream.address import parse_address
 from millstream.durable import replace_file, unfinished_file
 from millstream.errors import CheckpointMismatch, ConfigError
+from millstream.log.capabilities import capabilities_of
 from millstream.pipeline import Pipeline
 from millstream.plan.build import Chain
 from millstream.plan.state_layout import difference, kernels, layout
@@ -228,9 +229,9 @@ def renumber(folder: Path, epoch: int) -> None:
 
 
 def is_early(folder: Path, pipeline: Pipeline) -> bool:
-    """Whether streams are admitted where they are read: as the checkpoint was made, and on the embedded log if it is new."""
+    """Whether streams are admitted where they are read: as the checkpoint was made, and if it is new, where the log allows it."""
     found = read_checkpoint(folder)
-    return pipeline.log.startswith("sqlite:") and (found is None or found.early)
+    return capabilities_of(pipeline.log).early_admission and (found is None or found.early)
 
 
 def watermarks_of(folder: Path) -> Path:

@@ -486,7 +486,7 @@ class _Run:
 
     def _look(self) -> None:
         """Whether a log that may be away is there; the source waits for it, but says nothing."""
-        if self.pipeline.log.startswith("kafka:") and time.monotonic() - self.looked > _LOOK:
+        if not self.log.capabilities.local_file and time.monotonic() - self.looked > _LOOK:
             self.log.bounds(self.topics[0])
             self.looked = time.monotonic()
 

@@ -76,7 +76,7 @@ class TopicSink(Sink):
 
     def place(self) -> str:
         """The id of the topic, on Kafka: numbers are a group's offsets, which expire."""
-        return self._log.topic_id(self._topic) if self._log.sequences_expire else ""
+        return self._log.topic_id(self._topic) if self._log.capabilities.sequences_expire else ""
 
     def restore(self, place: str, sequence: int) -> bool:
         """Renumber the producer of a topic that holds something still, or did."""

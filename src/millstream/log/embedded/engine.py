@@ -29,6 +29,7 @@ from millstream.errors import (
 )
 from millstream.event import Event, Record, TopicPartition, to_millis
 from millstream.failpoint import failpoint
+from millstream.log.capabilities import EMBEDDED
 from millstream.log.contract import (
     Ack,
     Bounds,
@@ -74,6 +75,8 @@ class TopicRow(NamedTuple):
 
 class SqliteLog(Log):
     """The log in one file. Safe to use from several threads and processes; ``clock`` gives milliseconds."""
+
+    capabilities = EMBEDDED
 
     def __init__(self, path: str | Path, *, create: bool = True, clock: Callable[[], int] | None = None) -> None:
         self.url = f"sqlite:{path}"

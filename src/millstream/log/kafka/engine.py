@@ -25,6 +25,7 @@ from millstream.errors import (
     UnknownTopic,
 )
 from millstream.event import Event, TopicPartition, to_millis
+from millstream.log.capabilities import KAFKA
 from millstream.log.contract import (
     Ack,
     Bounds,
@@ -66,6 +67,8 @@ class KafkaLog(Log):
 
     ``client`` is what :func:`client_settings` made, where that was done before.
     """
+
+    capabilities = KAFKA
 
     def __init__(
         self, servers: str, settings: Mapping[str, str] | None = None, *, client: Mapping[str, str] | None = None
@@ -177,8 +180,6 @@ class KafkaLog(Log):
         }
 
     # appending
-
-    sequences_expire = True
 
     def append(
         self,
