@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "headers")
 
+_SENT = f"cast(get(filter(headers, h -> h.key = '{TIME_HEADER}'), 0).value AS string)"
+EVENT_TIME = f"coalesce(timestamp_millis(try_cast({_SENT} AS bigint)), timestamp)"
+"""The time of an event on Kafka, as Spark SQL: what its header says (see ``log/kafka/engine.py``), else the record's timestamp."""
+
 
 def read_stream(
     spark: SparkSession,
@@ -117,12 +121,11 @@ def _kafka_with_archive(
 
 
 def _columns(frame: DataFrame) -> DataFrame:
-    """Kafka's columns, with the event's time out of its header (see ``log/kafka/engine.py``) as the timestamp."""
-    of_event = f"filter(headers, h -> h.key = '{TIME_HEADER}')"
+    """Kafka's columns, with the event's time, which is no header of it then, as the timestamp."""
     others = f"filter(headers, h -> h.key != '{TIME_HEADER}')"
     return frame.selectExpr(
         *COLUMNS[:5],
-        f"coalesce(timestamp_millis(try_cast(cast(get({of_event}, 0).value AS string) AS bigint)), timestamp) AS timestamp",
+        f"{EVENT_TIME} AS timestamp",
         f"if(size({others}) > 0, {others}, null) AS headers",
     )
 

@@ -13,10 +13,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from millstream.address import parse_log
-from millstream.log.contract import TIME_HEADER
 from millstream.spark import private_folder
 from millstream.spark.fast_path import take, to_file
-from millstream.spark.read import check_local, kafka_options, to_json
+from millstream.spark.read import EVENT_TIME, check_local, kafka_options, to_json
 from millstream.spark.source import MillstreamSource
 
 if TYPE_CHECKING:
@@ -118,8 +117,6 @@ def _ours(reader: DataFrameReader | DataStreamReader, decoder: Decoder | None) -
 
 
 def _kafka(reader: DataFrameReader | DataStreamReader, decoder: Decoder | None) -> DataFrame:
-    """Kafka's timestamp is that of the append; the event's is in a header (see ``log/kafka/engine.py``)."""
-    sent = f"cast(get(filter(headers, h -> h.key = '{TIME_HEADER}'), 0).value AS string)"
-    time = f"coalesce(timestamp_millis(try_cast({sent} AS bigint)), timestamp)"
-    records = reader.load().selectExpr(*COLUMNS[:5], f"{time} AS timestamp", "timestamp AS append_time")
+    """Kafka's timestamp is that of the append."""
+    records = reader.load().selectExpr(*COLUMNS[:5], f"{EVENT_TIME} AS timestamp", "timestamp AS append_time")
     return records if decoder is None else take(records, decoder)
