@@ -93,7 +93,7 @@ def test_a_server_that_is_away_when_a_run_starts_is_waited_for(
     postgres.stop()
     try:
         with monkeypatch.context() as patched:
-            patched.setattr("millstream.runtime.run._PATIENCE", 1.0)  # which is a minute
+            patched.setattr("millstream.runtime.phases.course.PATIENCE", 1.0)  # which is a minute
             with pytest.raises(ViewStoreUnavailable):
                 run(made, spark=spark, once=True)
         run(made, spark=spark, progress=watch, stop=stop)

@@ -1,0 +1,84 @@
+"""How a run goes: its progress, as people see it, and what the threads of the run tell each other.
+
+Batches are delivered in a thread of Spark's, leases are kept in others, and whoever started the run waits for it: they meet here and
+nowhere else. The first failure is the one that counts.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from millstream.errors import TakenOver
+from millstream.pipeline import Pipeline
+from millstream.runtime.phases.options import Options
+from millstream.runtime.sink_dispatch import Patience
+
+PATIENCE = 60.0
+"""Seconds that a batch gets to end after someone asked to stop, and that a run with an end waits for a sink, or for the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How a run is doing. ``records`` and what follows count since its start; ``lag`` is records not yet in the views.
+
+    ``seconds`` is what the last batch took, ``write_seconds`` the part of it in the sinks. ``waiting`` says for which sink,
+    or for the log, the run waits, and why.
+    """
+
+    pipeline: str
+    batch: int | None = None
+    records: int = 0
+    admitted: int = 0
+    late: int = 0
+    duplicate: int = 0
+    future: int = 0
+    malformed: int = 0
+    rate: float = 0.0
+    lag: int = 0
+    watermark: datetime | None = None
+    state_rows: int = 0
+    state_bytes: int = 0
+    seconds: float = 0.0
+    write_seconds: float = 0.0
+    waiting: str = ""
+
+
+class Course:
+    """The course of one run of a pipeline. ``stop`` is set by whoever wants its end, and where it cannot go on."""
+
+    def __init__(
+        self, pipeline: Pipeline, options: Options, report: Callable[[Progress], None], stop: threading.Event
+    ) -> None:
+        self.pipeline, self.options, self.report, self.stop = pipeline, options, report, stop
+        self.progress = Progress(pipeline.name)
+        self.failure: BaseException | None = None
+        self.reached: dict[str, dict[int, int]] = {}
+        """The offsets that the views have reached."""
+        self.delivered = threading.Event()
+        self.ending = False
+        """Whether the query is being stopped, so that what it was at is cut off."""
+        self.longest = PATIENCE
+        self.patience = Patience(stop, self.wait, self.longest if options.once else None)
+
+    def wait(self, why: str) -> None:
+        """Say what is waited for; nothing, if it is over."""
+        self.progress = replace(self.progress, waiting=why)
+        self.report(self.progress)
+
+    def advance(self, progress: Progress, reached: dict[str, dict[int, int]]) -> None:
+        """Say that a batch is in the views."""
+        self.progress, self.reached = progress, reached
+        self.delivered.set()
+        self.report(progress)
+
+    def fail(self, error: BaseException) -> None:
+        """Keep what went wrong, unless something did before."""
+        self.failure = self.failure or error
+
+    def lose(self, error: TakenOver) -> None:
+        """End the run, as its pipeline is someone else's now."""
+        self.fail(error)
+        self.stop.set()

@@ -1,0 +1,44 @@
+"""How to run: what was asked for, checked, and the limits where nothing was said."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from millstream.errors import ConfigError
+
+RATE_LIMIT = 4_000_000
+"""Records of a batch, at most, unless said: what they change passes through the driver's memory."""
+BYTE_LIMIT = 1 << 30
+"""Bytes of a batch of the embedded log, about, unless said: records of up to 268 bytes are bounded by their number alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to run. ``once`` stops when everything that was there at the start is done; ``close`` then ends all time.
+
+    ``rate_limit`` bounds the records of a batch, ``byte_limit`` their bytes; an append is never cut in two. ``rebuild`` forgets
+    views and checkpoint first, and is refused where the log has lost what they were made from, unless ``forget_history``; it adds
+    all rows of views without a key to their sinks again only with ``send_again``. ``takeover`` takes the pipeline from whoever
+    runs it. ``beside`` builds a version beside the one that is stored, for
+    :mod:`millstream.runtime.rebuild`: under names of its own, and nothing is sent to sinks. Without ``heartbeats`` nothing is
+    appended to the log, so that windows close only by what comes.
+    """
+
+    once: bool = False
+    close: bool = False
+    interval: timedelta = timedelta(0)
+    rate_limit: int = RATE_LIMIT
+    takeover: bool = False
+    rebuild: bool = False
+    beside: bool = False
+    heartbeats: bool = True
+    byte_limit: int = BYTE_LIMIT
+    send_again: bool = False
+    forget_history: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("rate_limit", "byte_limit"):
+            given: int = getattr(self, name)
+            if given < 1:
+                raise ConfigError(f"{name}: found {given}, expected at least 1")

@@ -1,0 +1,136 @@
+"""Prepare: the chain is laid onto Spark, stores and sinks are ready for its batches, and nothing has been computed yet."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from millstream.kernel.host import Host
+from millstream.log.archive import archive_of
+from millstream.log.embedded.engine import SqliteLog
+from millstream.log.embedded.scan import Part, records_within
+from millstream.runtime.analysis_errors import analysed
+from millstream.runtime.checkpoint import watermarks_of
+from millstream.runtime.delivery import Delivery, Position
+from millstream.runtime.heartbeats import Heartbeats
+from millstream.runtime.ownership import before_of, first_rows
+from millstream.runtime.phases.claim import Claimed
+from millstream.runtime.phases.course import Course
+from millstream.runtime.phases.recover import Recovered
+from millstream.runtime.setup import as_it_runs, our_settings, targets_of
+from millstream.runtime.sink_dispatch import Sender
+from millstream.spark import fast_path
+from millstream.spark.lowering import decode, feed_types
+from millstream.spark.records import stream_records
+from millstream.store import Target
+from millstream.store.versioned import NEXT
+
+if TYPE_CHECKING:
+    import polars as pl
+    from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What a query is started with, and what its batches meet."""
+
+    decoded: DataFrame
+    types: Mapping[int, pl.Schema]
+    host: Host
+    """The chain as it runs, not yet told of these types."""
+    heartbeats: Heartbeats
+    closed: bool
+    """Whether the end of all time is in the log already."""
+    delivery: Delivery
+
+
+def prepare(course: Course, claimed: Claimed, recovered: Recovered) -> Prepared:
+    """Make everything ready for a query."""
+    pipeline, spark, chain, position = course.pipeline, recovered.spark, recovered.chain, recovered.position
+    partitions = {topic: len(found) for topic, found in claimed.bounds.items()}
+    heartbeats = Heartbeats(claimed.log, chain, position, pipeline.name, wanted=course.options.heartbeats)
+    heartbeats.introduce(partitions)
+    with our_settings(spark, recovered.checkpoint.tasks), analysed(spark, pipeline.views.values()):
+        host = _host(course, recovered, partitions)
+        decoded = _decoded(course, recovered, host, partitions)
+        types = feed_types(decoded, chain)
+    targets = targets_of(spark, pipeline, chain, types)
+    for address, (writer, _) in claimed.writers.items():
+        kept = [output.name for output in chain.outputs if output.to == address and output.kept]
+        writer.prepare(pipeline.name, pipeline.fingerprint(), [targets[name] for name in kept])
+    senders = _senders(course, claimed, recovered, targets)
+    closed = course.options.close and _comes_at_once(course, claimed, position)
+    if closed:
+        heartbeats.close()
+    delivery = Delivery(
+        chain, targets, recovered.checkpoint.id, claimed.writers, position, spark, course.patience, senders
+    )
+    return Prepared(decoded, types, host, heartbeats, closed, delivery)
+
+
+def _host(course: Course, recovered: Recovered, partitions: Mapping[str, int]) -> Host:
+    chain = as_it_runs(course.pipeline, recovered.chain, sends=not course.options.beside)
+    counts = {feed.number: partitions[feed.source.topic] for feed in chain.feeds}
+    return Host(chain, counts, aside=str(recovered.aside or ""))
+
+
+def _decoded(course: Course, recovered: Recovered, host: Host, partitions: Mapping[str, int]) -> DataFrame:
+    """The records of all topics, tables first, decoded."""
+    pipeline, options, spark = course.pipeline, course.options, recovered.spark
+    tables = {feed.source.topic for feed in host.chain.feeds if feed.source.kind == "table"}
+    records = stream_records(
+        spark,
+        pipeline.log,
+        dict(sorted(partitions.items(), key=lambda topic: topic[0] not in tables)),
+        start=recovered.position.start,
+        group=pipeline.name + (NEXT if options.beside else ""),
+        limit=options.rate_limit,
+        kafka=pipeline.kafka or {},
+        max_bytes=options.byte_limit,
+        decoder=fast_path.decoder_for(spark, host),
+        watermarks=str(watermarks_of(recovered.folder)) if recovered.chain.early else "",
+        patience=course.longest if options.once else math.inf,
+    )
+    return decode(records, recovered.chain, pipeline.name)
+
+
+def _senders(course: Course, claimed: Claimed, recovered: Recovered, targets: Mapping[str, Target]) -> list[Sender]:
+    """Who sends to the sinks; one that is new to this checkpoint is sent what its view holds."""
+    pipeline, last = course.pipeline, recovered.last
+    senders = [
+        Sender(
+            pipeline.sinks[name],
+            targets[pipeline.sinks[name].view],
+            sink,
+            recovered.checkpoint.epoch,
+            recovered.folder,
+            course.patience,
+        )
+        for name, sink in claimed.sinks.items()
+    ]
+    for sender in senders:
+        view = pipeline.views[sender.wanted.view]
+        sender.begin(
+            last.batch if last else None,
+            partial(first_rows, sender.wanted, view),
+            partial(before_of, sender.wanted, view, pipeline, claimed.writers[view.to][0]),
+        )
+    return senders
+
+
+def _comes_at_once(course: Course, claimed: Claimed, position: Position) -> bool:
+    """Whether the first batch has all that there is, so that the end of all time may come with it."""
+    if not isinstance(claimed.log, SqliteLog):
+        return False
+    parts = [
+        Part(topic, p, position.offsets.get(topic, {}).get(p, bound.start), bound.end)
+        for topic, found in claimed.bounds.items()
+        for p, bound in found.items()
+    ]
+    waiting, heartbeats = sum(part.end - part.start for part in parts), len(parts)
+    archives = {topic: archive_of(claimed.log, topic) for topic in claimed.bounds}
+    fits = records_within(claimed.log, parts, course.options.byte_limit, archives) >= waiting
+    return fits and 0 < waiting <= course.options.rate_limit - heartbeats
