@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Any, get_args
+from types import ModuleType
+from typing import Any, ClassVar, get_args
 
 import pytest
 
 from millstream import Pipeline, Relation, hopping, rows, session, sliding, span, tumbling
+from millstream.plan import spec as specs
 from millstream.plan.build import Chain, ViewPlan, build_chain
-from millstream.plan.spec import Spec
 from millstream.plan.state_layout import kernels, layout
-from millstream.relation.fingerprint import canonical, fingerprint
-from millstream.relation.nodes import Emit, Node, Window
+from millstream.relation import nodes
+from millstream.relation.fingerprint import STORED, canonical, fingerprint, stored_name
+from millstream.relation.nodes import Emit, Node, Place, Window
 
 GOLDEN: dict[str, Any] = json.loads((Path(__file__).parent / "stored_names.json").read_text())
 """Written once. What is new may be added; what is there is in people's checkpoints."""
@@ -100,7 +104,46 @@ def test_what_is_stored_of_a_definition_is_what_it_was(name: str, emit: Emit) ->
 
 
 def test_there_is_a_definition_of_every_kind_of_node_and_kernel() -> None:
-    nodes = set().union(*(kinds(canonical(each.node)) for each in RELATIONS.values()))
-    assert {kind.__name__ for kind in (*get_args(Node), *get_args(Window))} <= nodes
-    specs = {type(each.spec) for name in RELATIONS.values() for each in chain_of(name, "final").operators}
-    assert set(get_args(Spec)) <= specs
+    found = set().union(*(kinds(canonical(each.node)) for each in RELATIONS.values()))
+    assert {kind.tag for kind in (*get_args(Node), *get_args(Window))} <= found
+    kernels = {type(each.spec) for name in RELATIONS.values() for each in chain_of(name, "final").operators}
+    assert set(get_args(specs.Spec)) <= kernels
+
+
+# names
+
+
+def stored_classes(module: ModuleType) -> list[Any]:
+    """The classes of a module that get into what is stored; a place never does."""
+    found = [each for each in vars(module).values() if isinstance(each, type) and each.__module__ == module.__name__]
+    return [each for each in found if is_dataclass(each) and each is not Place]
+
+
+def names(module: ModuleType) -> dict[str, list[str]]:
+    """The tags of a module's classes, and what their fields are called where they are stored."""
+    return {kind.tag: [stored_name(each) for each in fields(kind) if each.compare] for kind in stored_classes(module)}
+
+
+@pytest.mark.parametrize("module", [nodes, specs], ids=lambda module: module.__name__.rpartition(".")[2])
+def test_every_class_has_a_tag_of_its_own_and_what_it_is_called_stays(module: ModuleType) -> None:
+    found = stored_classes(module)
+    assert [each.__name__ for each in found if "tag" not in vars(each)] == []
+    assert [tag for tag, times in Counter(each.tag for each in found).items() if times > 1] == []
+    here = names(module)
+    for tag, there in GOLDEN["names"][module.__name__.rpartition(".")[2]].items():
+        assert set(there) <= set(here[tag]), f"{tag} is stored with these names: give the field metadata={{STORED: …}}"
+
+
+def test_a_class_and_a_field_that_are_renamed_are_stored_as_before() -> None:
+    @dataclass(frozen=True, slots=True)
+    class Before:
+        tag: ClassVar[str] = "Before"
+        size: int
+
+    @dataclass(frozen=True, slots=True)
+    class After:
+        tag: ClassVar[str] = "Before"
+        length: int = field(metadata={STORED: "size"})
+
+    assert canonical(After(3)) == canonical(Before(3)) == {"is": "Before", "size": 3}
+    assert fingerprint(After(3)) == fingerprint(Before(3))

@@ -1,10 +1,13 @@
-"""What each kernel is told to do: a spec names columns of its input and spans in microseconds, and nothing of where it runs."""
+"""What each kernel is told to do: a spec names columns of its input and spans in microseconds, and nothing of where it runs.
+
+A ``tag`` is what a class is called in checkpoints: classes may be renamed, tags never (:mod:`millstream.relation.fingerprint`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from millstream.relation.nodes import Column, Emit, Function, How, Look, Ties
 
@@ -13,6 +16,7 @@ from millstream.relation.nodes import Column, Emit, Function, How, Look, Ties
 class Changelog:
     """A table's upserts and tombstones as changes: the latest row of each key."""
 
+    tag: ClassVar[str] = "Changelog"
     keys: tuple[str, ...]
     values: tuple[str, ...]
     retract: bool = True
@@ -22,6 +26,7 @@ class Changelog:
 class Measure:
     """One aggregate over columns of the input."""
 
+    tag: ClassVar[str] = "Measure"
     name: str
     function: Function
     arguments: tuple[str, ...]
@@ -38,6 +43,7 @@ class Measure:
 class Horizon:
     """When rows can change no more: as soon as the mark is beyond ``time`` + ``span``, for rows of that time."""
 
+    tag: ClassVar[str] = "Horizon"
     time: str
     span: int = 0
 
@@ -51,6 +57,7 @@ class Reduce:
     With a ``horizon``, whose time is one of the keys, a group is forgotten when it can change no more.
     """
 
+    tag: ClassVar[str] = "Reduce"
     keys: tuple[str, ...]
     measures: tuple[Measure, ...]
     size: int | None = None
@@ -66,6 +73,7 @@ class Reduce:
 class Session:
     """One row for each session of a group: rows of which each is at most ``gap`` after the one before, by column ``time``."""
 
+    tag: ClassVar[str] = "Session"
     keys: tuple[str, ...]
     measures: tuple[Measure, ...]
     time: str
@@ -80,6 +88,7 @@ class Session:
 class Order:
     """A column to sort by. Nulls come first when it ascends and last when it descends, as in Spark."""
 
+    tag: ClassVar[str] = "Order"
     column: str
     descending: bool = False
 
@@ -92,6 +101,7 @@ class Top:
     rows appear ``lateness`` before that: when the mark reaches the end of the window that the group is of.
     """
 
+    tag: ClassVar[str] = "Top"
     keys: tuple[str, ...]
     columns: tuple[str, ...]
     order: tuple[Order, ...]
@@ -112,6 +122,7 @@ class TableJoin:
     ``insert_only`` says that it is an inner join of sides from which nothing is ever taken back.
     """
 
+    tag: ClassVar[str] = "TableJoin"
     how: How
     keys: int
     left: tuple[str, ...]
@@ -127,6 +138,7 @@ class IntervalJoin:
     ``lateness`` is how far below the mark of its side a row may still come.
     """
 
+    tag: ClassVar[str] = "IntervalJoin"
     how: How
     keys: int
     left: tuple[str, ...]
@@ -143,6 +155,7 @@ class AsOfJoin:
     ``delay`` and ``lateness`` say how long the stream's rows are looked at again.
     """
 
+    tag: ClassVar[str] = "AsOfJoin"
     how: How
     keys: int
     left: tuple[str, ...]
@@ -155,6 +168,7 @@ class AsOfJoin:
 class LatestJoin:
     """A stream that only grows with a table as it is after the batch that brings the stream's row."""
 
+    tag: ClassVar[str] = "LatestJoin"
     how: How
     keys: int
     left: tuple[str, ...]
@@ -173,6 +187,7 @@ class Over:
     that length that ends with the row. With ``until``, whose time is one of the keys, a group is forgotten when it can change no more.
     """
 
+    tag: ClassVar[str] = "Over"
     keys: tuple[str, ...]
     columns: tuple[str, ...]
     order: tuple[Order, ...]
@@ -189,6 +204,7 @@ class Over:
 class Deduplicate:
     """Of rows with equal keys the first by time; the next one counts again if it is more than ``within`` after that."""
 
+    tag: ClassVar[str] = "Deduplicate"
     keys: tuple[str, ...]
     columns: tuple[str, ...]
     horizon: Horizon
@@ -205,6 +221,7 @@ class Pass:
     With a ``size`` they come once for each window of that size, one starting ``every`` so often, that holds their ``time``.
     """
 
+    tag: ClassVar[str] = "Pass"
     columns: tuple[str, ...]
     explode: str | None = None
     element: str = ""
@@ -221,6 +238,7 @@ class Hold:
     ``keys`` is the column that they are spread by.
     """
 
+    tag: ClassVar[str] = "Hold"
     keys: tuple[str, ...]
     columns: tuple[str, ...]
     time: str
@@ -234,6 +252,7 @@ class Groups:
     With a ``horizon``, whose time is one of the keys, a group is forgotten when it can change no more.
     """
 
+    tag: ClassVar[str] = "Groups"
     keys: tuple[str, ...]
     columns: tuple[str, ...]
     made: tuple[Column, ...]

@@ -1,7 +1,8 @@
 """The layout of a chain: what lies under which number, so that state is never read by another kernel than wrote it.
 
 State goes by the number of a kernel and by the names of its columns. A definition says what is computed; how it is laid out is the
-planner's choice, and another version may choose otherwise. A checkpoint keeps the layout that it was made with.
+planner's choice, and another version may choose otherwise. A checkpoint keeps the layout that it was made with, so what a layout
+says is frozen: kernels go by their tags.
 """
 
 from __future__ import annotations
@@ -68,4 +69,4 @@ def _kernel(operator: Operator, words: Words) -> str:
     key = ", ".join(keys if isinstance(keys, tuple) else (f"_k{index}" for index in range(keys))) or "nothing"
     digest = fingerprint([spec, operator.hold, ports])
     step = f" with {operator.step}" if operator.step is not None else ""
-    return f"{type(operator.spec).__name__} by {key} in stage {operator.stage}{step} ({digest})"
+    return f"{operator.spec.tag} by {key} in stage {operator.stage}{step} ({digest})"

@@ -1,12 +1,19 @@
-"""Fingerprints: plans as canonical plain values, so that two that mean the same state have the same digits."""
+"""Fingerprints: plans as canonical plain values, so that two that mean the same state have the same digits.
+
+Fingerprints are stored, so the names in them are frozen: of a class its ``tag``, of a field the name in its metadata under
+:data:`STORED`, or its own where there is none. Whoever renames a field writes down there what it was called.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass
 from datetime import timedelta
 from typing import Any
+
+STORED = "stored"
+"""In the metadata of a field that was renamed: its name in what is stored."""
 
 
 def fingerprint(content: Any) -> str:
@@ -17,17 +24,25 @@ def fingerprint(content: Any) -> str:
 def canonical(value: Any) -> Any:
     """A node as plain values, without places and without what is at its default."""
     if is_dataclass(value):
-        kept = [each for each in fields(value) if each.compare]
-        stated = {each.name: getattr(value, each.name) for each in kept}
+        stated = [(each, getattr(value, each.name)) for each in fields(value) if each.compare]
         return {
-            "is": type(value).__name__,
-            **{each.name: canonical(stated[each.name]) for each in kept if _is_stated(each.default, stated[each.name])},
+            "is": _tag(value),
+            **{stored_name(each): canonical(said) for each, said in stated if _is_stated(each.default, said)},
         }
     if isinstance(value, timedelta):
         return value // timedelta(microseconds=1)
     if isinstance(value, dict):
         return {name: canonical(each) for name, each in value.items()}
     return [canonical(each) for each in value] if isinstance(value, tuple | list) else value
+
+
+def stored_name(field: Field[Any]) -> str:
+    """What a field is called in what is stored."""
+    return str(field.metadata.get(STORED, field.name))
+
+
+def _tag(node: Any) -> str:
+    return str(node.tag)
 
 
 def _is_stated(default: Any, value: Any) -> bool:

@@ -2,6 +2,9 @@
 
 A relation is a source with operations on it. Expressions are Spark SQL text over the columns of the relation below. Two
 nodes that say the same are equal, wherever they were written, so what two views share is computed once.
+
+A ``tag`` is what a class is called in fingerprints, which are stored: classes may be renamed, tags never
+(:mod:`millstream.relation.fingerprint`).
 """
 
 from __future__ import annotations
@@ -9,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 Policy: TypeAlias = Literal["stop", "dead letter"]
 Late: TypeAlias = Literal["drop", "route", "correct"]
@@ -60,6 +63,7 @@ NOWHERE = Place("", 0)
 class Column:
     """A column of a source: its name and its Spark SQL type."""
 
+    tag: ClassVar[str] = "Column"
     name: str
     type: str
 
@@ -76,6 +80,7 @@ class EventTime:
     column of the record.
     """
 
+    tag: ClassVar[str] = "EventTime"
     column: str
     delay: timedelta = timedelta(0)
     lateness: timedelta = timedelta(0)
@@ -92,6 +97,7 @@ class EventTime:
 class Sequence:
     """What marks a record as a repeat: a producer and its number, which only grows; both are expressions."""
 
+    tag: ClassVar[str] = "Sequence"
     producer: str
     number: str
 
@@ -100,6 +106,7 @@ class Sequence:
 class Source:
     """A topic: a stream of facts, or a table's changelog (``key`` is its primary key)."""
 
+    tag: ClassVar[str] = "Source"
     kind: Literal["stream", "table"]
     name: str
     topic: str
@@ -125,6 +132,7 @@ class Source:
 class Where:
     """The rows of ``input`` for which ``condition`` is true."""
 
+    tag: ClassVar[str] = "Where"
     input: Node
     condition: str
     place: Place = field(default=NOWHERE, compare=False)
@@ -134,6 +142,7 @@ class Where:
 class Named:
     """An expression and the name of its column."""
 
+    tag: ClassVar[str] = "Named"
     name: str
     expression: str
 
@@ -142,6 +151,7 @@ class Named:
 class Select:
     """For each row of ``input`` one row of these columns."""
 
+    tag: ClassVar[str] = "Select"
     input: Node
     columns: tuple[Named, ...]
     place: Place = field(default=NOWHERE, compare=False)
@@ -151,6 +161,7 @@ class Select:
 class Tumbling:
     """Windows of one size side by side, aligned to the epoch; ``column`` is the stream's event time."""
 
+    tag: ClassVar[str] = "Tumbling"
     column: str
     size: timedelta
 
@@ -159,6 +170,7 @@ class Tumbling:
 class Hopping:
     """Windows of one size, of which one starts ``every`` so often, aligned to the epoch."""
 
+    tag: ClassVar[str] = "Hopping"
     column: str
     size: timedelta
     every: timedelta
@@ -168,6 +180,7 @@ class Hopping:
 class Session:
     """Windows that last as long as events are at most ``gap`` apart; they end a gap after the last one."""
 
+    tag: ClassVar[str] = "Session"
     column: str
     gap: timedelta
 
@@ -176,6 +189,7 @@ class Session:
 class Sliding:
     """For each event the window of this size that ends with it, ties included."""
 
+    tag: ClassVar[str] = "Sliding"
     column: str
     size: timedelta
 
@@ -190,6 +204,7 @@ class Frame:
     None means all there are. Distances are microseconds where the order is a time. Rows of equal order are at no distance.
     """
 
+    tag: ClassVar[str] = "Frame"
     kind: Literal["rows", "range"]
     before: int | None = None
     after: int | None = 0
@@ -199,6 +214,7 @@ class Frame:
 class Ordering:
     """An expression to sort by. Nulls come first when it ascends and last when it descends, as in Spark."""
 
+    tag: ClassVar[str] = "Ordering"
     expression: str
     descending: bool = False
 
@@ -210,6 +226,7 @@ class Aggregation:
     ``min_by`` and ``max_by`` have two: the value, and what it is ordered by.
     """
 
+    tag: ClassVar[str] = "Aggregation"
     name: str
     function: Function
     arguments: tuple[str, ...] = ()
@@ -223,6 +240,7 @@ class Aggregation:
 class Aggregate:
     """One row for each group: its keys (and ``window_start``, ``window_end``), then the aggregates."""
 
+    tag: ClassVar[str] = "Aggregate"
     input: Node
     keys: tuple[Named, ...]
     window: Window | None
@@ -234,6 +252,7 @@ class Aggregate:
 class Windowed:
     """Each row of ``input`` once for every window that holds its time, with the start and the end of that window."""
 
+    tag: ClassVar[str] = "Windowed"
     input: Node
     window: Tumbling | Hopping
     place: Place = field(default=NOWHERE, compare=False)
@@ -243,6 +262,7 @@ class Windowed:
 class Equality:
     """What rows of two relations must have in common: an expression over each. With a ``name`` both are one column of the join."""
 
+    tag: ClassVar[str] = "Equality"
     left: str
     right: str
     name: str = ""
@@ -257,6 +277,7 @@ class Join:
     has none of these: it is of all rows of both sides, tables or streams.
     """
 
+    tag: ClassVar[str] = "Join"
     left: Node
     right: Node
     on: tuple[Equality, ...]
@@ -291,6 +312,7 @@ class Join:
 class Look:
     """One column that is made by looking at a row's neighbours: its place, a neighbour's value, or an aggregate over a frame."""
 
+    tag: ClassVar[str] = "Look"
     name: str
     function: Function | Ranking
     arguments: tuple[str, ...] = ()
@@ -305,6 +327,7 @@ class Look:
 class Over:
     """Each row of ``input``, and what its neighbours of equal ``partition``, in this order, make of it."""
 
+    tag: ClassVar[str] = "Over"
     input: Node
     partition: tuple[str, ...]
     order: tuple[Ordering, ...]
@@ -316,6 +339,7 @@ class Over:
 class Top:
     """The first ``count`` rows in this order, of each group of rows with equal ``per``; with ``ties`` all of the first ranks."""
 
+    tag: ClassVar[str] = "Top"
     input: Node
     count: int
     order: tuple[Ordering, ...]
@@ -328,6 +352,7 @@ class Top:
 class Deduplicate:
     """Of the rows with one id the first by event time; then again the first that is more than ``within`` after it."""
 
+    tag: ClassVar[str] = "Deduplicate"
     input: Node
     id: tuple[str, ...]
     within: timedelta | None = None
@@ -338,6 +363,7 @@ class Deduplicate:
 class Union:
     """The rows of several relations with the same columns, those that are equal as often as they are there."""
 
+    tag: ClassVar[str] = "Union"
     inputs: tuple[Node, ...]
     place: Place = field(default=NOWHERE, compare=False)
 
@@ -346,6 +372,7 @@ class Union:
 class Explode:
     """Each row once for each element of an array, with the element as one more column."""
 
+    tag: ClassVar[str] = "Explode"
     input: Node
     array: str
     name: str
@@ -359,6 +386,7 @@ class MapGroups:
     ``digest`` stands for the function where definitions are compared: two of the same text are the same.
     """
 
+    tag: ClassVar[str] = "MapGroups"
     input: Node
     key: tuple[Named, ...]
     columns: tuple[Column, ...]
