@@ -161,6 +161,16 @@ def test_one_row_in_all_does_not_grow_unless_its_values_do() -> None:
     assert kernel(USERS.top(3, by="id")).grows == "keys"
 
 
+def test_windows_above_a_join_go_by_their_names_below_it_too() -> None:
+    renamed = CLICKS.select("user", "page", "at AS clicked").join(USERS, on="user = id", as_of="clicked")
+    late = renamed.windowed(tumbling("clicked", "1 minute")).where("minute(window_end) > 3")
+    text = str(explained(late.group_by("page", "window_start").agg(n="count(*)", m="max(window_end)")))
+    assert "takes    rows where minute(window_end) > 3" in text
+    assert "by page, window_start: n = count(*), m = max(window_end)" in text
+    assert "tumbling(at, 1 minute)" in text
+    assert "pmod" not in text
+
+
 @pytest.mark.parametrize(
     ("relation", "does", "keeps", "drops"),
     [

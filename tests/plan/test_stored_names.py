@@ -42,6 +42,9 @@ COUNTED = CLICKS.group_by("user").agg(n="count(*)")
 MINUTES = CLICKS.windowed(tumbling("at", "1 minute"))
 PAIRS = CLICKS.join(SALES.select("buyer", "price", "at AS sold_at"), on="user = buyer", within=("-5 minutes", "1 hour"))
 
+RENAMED = CLICKS.select("user", "page", "at AS clicked")
+THEN = RENAMED.join(USERS, on="user = id", as_of="clicked").windowed(tumbling("clicked", "1 minute"))
+
 
 def same(frame: Any) -> Any:
     return frame
@@ -77,6 +80,7 @@ RELATIONS: dict[str, Relation] = {
     "highest": MINUTES.top(1, by="amount DESC", per="window_end", ties="rank"),
     "ordered": MINUTES.over(["window_start", "page"], order="amount").add(n="row_number()"),
     "windows alone": MINUTES.group_by("window_start").agg(n="count(*)").join(MINUTES.group_by("window_start", "page").agg(m="count(*)"), on="window_start"),
+    "windows of a join alone": THEN.group_by("window_start").agg(n="count(*)").join(THEN.group_by("window_start", "page").agg(m="count(*)"), on="window_start"),
     "windows of pairs": PAIRS.windowed(tumbling("at", "1 minute")).where("minute(window_end) > 3").group_by("page", "window_start").agg(n="count(*)"),
 }  # fmt: skip
 

@@ -17,7 +17,7 @@ from millstream.plan import describe, retention
 from millstream.plan.build import build_chain
 from millstream.plan.chain import ADMIT, Chain, Feed, Operator, Output, Port, ViewPlan
 from millstream.plan.growth import growth
-from millstream.plan.lineage import Words, spoken, windows_in
+from millstream.plan.lineage import Words
 from millstream.relation import expression
 from millstream.relation.nodes import EventTime
 from millstream.relation.schema import format_duration
@@ -143,15 +143,15 @@ class _Explained(Words):
         return f"{taken} and passes {'on the least' if len(told) > 1 else 'it on'}{''.join(held)}"
 
     def arrow(self, maker: Feed | Operator, port: Port) -> Arrow:
-        texts = {name: self.left(maker, port, here) for name, here in port.columns}
+        texts = {name: self.left(maker, port, here).text for name, here in port.columns}
         if native := isinstance(maker, Feed):
             there = {each.name for each in maker.source.columns}
             shown = [text for name, text in texts.items() if name not in _OURS and not _is_plain(text, there)]
         else:
             shown = [each.written for each in port.computed]
-        where = self.kept(maker, port.keep) if port.keep else texts.get("_keep", "true")
-        where = spoken(condition(where)) if where != "true" else ""
-        computes = tuple(dict.fromkeys(windows_in(condition(text)) for text in shown))
+        where = self.kept(maker, self.spoken(port.keep)) if port.keep else texts.get("_keep", "true")
+        where = self.spoken(condition(where)) if where != "true" else ""
+        computes = tuple(dict.fromkeys(self.windows_in(condition(text)) for text in shown))
         runs: Runs = "Spark SQL" if native else "compiled"
         tested = native or (port.keep is not None and not _is_plain(port.keep))
         return Arrow(maker.number, port.target, port.side, where, computes, runs, tested, port.marks, port.late)

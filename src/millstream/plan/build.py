@@ -27,11 +27,12 @@ from millstream.plan.chain import (
     Output,
     Port,
     ViewPlan,
+    WindowBound,
     micros,
 )
 from millstream.plan.fuse import fuse
 from millstream.plan.pushdown import pushed
-from millstream.plan.select_kernel import Laid, OneInput, hold, lay, starts
+from millstream.plan.select_kernel import Laid, OneInput, bounds, hold, lay
 from millstream.plan.spec import AsOfJoin, Changelog, Horizon, IntervalJoin, JoinSpec, LatestJoin, Spec, TableJoin
 from millstream.plan.watermarks import clocked
 from millstream.relation import expression, properties
@@ -70,6 +71,20 @@ def build_chain(views: Sequence[ViewPlan], *, buckets: int, to: str, tasks: int 
     ``to`` is where the side tables of late events go. ``tasks`` is how many tasks a stage will have.
     """
     return clocked(fuse(_Builder(buckets, tasks).build(pushed(views), to)))
+
+
+@dataclass
+class _Bounds:
+    """The bounds of windows side by side, by the expressions that they are, wherever these go."""
+
+    known: dict[str, WindowBound] = field(default_factory=dict)
+
+    def follow(self, sql: str, columns: Mapping[str, str]) -> str:
+        """Put expressions in the place of columns, and know the bounds in it as they are then."""
+        for each in [each for text, each in self.known.items() if text in sql]:
+            moved = each.over(columns)
+            self.known[moved.expression] = moved
+        return expression.substitute(sql, columns)
 
 
 Guard: TypeAlias = tuple[str, ...]
@@ -119,7 +134,7 @@ class _Maker:
         if self.sides is None:
             return sql
         names = {name: self.sides.column(expression.quote(name)) for name in sorted(self.sides.used(sql))}
-        return expression.substitute(sql, {name: column for name, column in names.items() if column})
+        return self.sides.windows.follow(sql, {name: column for name, column in names.items() if column})
 
 
 @dataclass(frozen=True)
@@ -142,6 +157,7 @@ class _Sides:
 
     node: Join
     rows: tuple[_Rows, _Rows]
+    windows: _Bounds
     wanted: tuple[_Wanted, _Wanted] = field(default_factory=lambda: ({}, {}))
 
     def used(self, sql: str) -> frozenset[str]:
@@ -161,7 +177,7 @@ class _Sides:
                     here = expression.substitute((each.left, each.right)[side], rows.columns)
                     columns[each.name] = here
             if used <= columns.keys() and not (null and expression.plain_column(sql) is None):
-                return side, expression.substitute(sql, columns)
+                return side, self.windows.follow(sql, columns)
         return None
 
     def key(self, sql: str) -> str | None:
@@ -211,6 +227,7 @@ class _Builder:
         self.makers: list[_Maker] = []
         self.known: dict[tuple[Node, str], _Maker] = {}
         self.outputs: list[Output] = []
+        self.windows = _Bounds()
 
     def build(self, views: Sequence[ViewPlan], to: str) -> Chain:
         # By name: state goes by these numbers, and views may change places in the file.
@@ -236,7 +253,7 @@ class _Builder:
         }
         return Chain(
             tuple(
-                Feed(maker.number, maker.source, tuple(maker.expressions.values()), ports[maker.number])
+                Feed(maker.number, maker.source, self._asked(maker), ports[maker.number])
                 for maker in self.makers
                 if maker.source is not None
             ),
@@ -256,6 +273,13 @@ class _Builder:
             tuple(replace(output, number=first + output.number) for output in self.outputs),
             self.buckets,
             self.tasks,
+            windows=tuple(self.windows.known.values()),
+        )
+
+    def _asked(self, feed: _Maker) -> tuple[Asked, ...]:
+        """What is asked of a feed, with the bounds of windows that are among it."""
+        return tuple(
+            replace(each, window=self.windows.known.get(each.expression)) for each in feed.expressions.values()
         )
 
     def _make(self, node: Node, role: str, stage: int) -> _Maker:
@@ -320,7 +344,10 @@ class _Builder:
             return _Rows(self._operator(node, emit), columns)
         rows = self._rows(node.input, emit)
         columns = {name: rows.columns[name] for name in output_columns(node.input)}
-        return replace(rows, columns=columns | starts(node.window, columns[node.window.column]))
+        for each in bounds(node.window, columns[node.window.column]):
+            self.windows.known[each.expression] = each
+            columns[each.name] = each.expression
+        return replace(rows, columns=columns)
 
     def _operator(self, node: OneInput, emit: Emit) -> _Maker:
         """A kernel with one input; several relations may flow into it."""
@@ -364,7 +391,7 @@ class _Builder:
         left = self._rows(node.left, emit)
         right = self._rows(node.right, emit, as_said=bool(node.as_of))
         maker = self._make(node, emit, max(left.maker.stage, right.maker.stage) + 1)
-        maker.inputs, maker.sides = (left.maker.number, right.maker.number), _Sides(node, (left, right))
+        maker.inputs, maker.sides = (left.maker.number, right.maker.number), _Sides(node, (left, right), self.windows)
         maker.key, maker.insert_only = properties.natural_key(node), properties.is_insert_only(node, emit)
         left.maker.retract = right.maker.retract = True
         met = next(iter(properties.meetings(node).items()), None)
@@ -424,7 +451,7 @@ class _Builder:
             if here is None:  # computed where rows leave the maker, for those that are kept
                 here = f"_x{len(computed)}"
                 value = maker.value(f"CASE WHEN {never_null(guard)} THEN {text} END" if guard else text)
-                computed.append(Computed(here, value, text))
+                computed.append(Computed(here, value, text, self.windows.known.get(text)))
             columns.append((name, here))
         keep, said = None, " AND ".join(rows.where)
         if rows.where:

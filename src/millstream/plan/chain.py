@@ -6,11 +6,12 @@ number alone names the place a chunk is going to.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from millstream.plan.spec import Pass, Reduce, Spec, Top
+from millstream.relation.expression import substitute
 from millstream.relation.nodes import Emit, Named, Node, Policy, Source
 
 ADMIT = 0
@@ -31,12 +32,32 @@ def micros(span: timedelta) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class WindowBound:
+    """An expression that is a bound of the window that holds a time, of windows of ``size`` (µs) side by side: its start or its end.
+
+    ``name`` is what its author calls it, ``time`` the expression of the time.
+    """
+
+    expression: str
+    name: str
+    time: str
+    size: int
+
+    def over(self, columns: Mapping[str, str]) -> WindowBound:
+        """The same with expressions in the place of columns."""
+        expression, time = (substitute(text, columns) for text in (self.expression, self.time))
+        return replace(self, expression=expression, time=time)
+
+
+@dataclass(frozen=True, slots=True)
 class Computed:
     """A column that is made of others between two kernels, and the expression as its author wrote it."""
 
     name: str
     expression: str
     written: str
+    window: WindowBound | None = None
+    """What it is, if it is the bound of a window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +74,8 @@ class Asked:
     written: str = ""
     total: bool = False
     """Whether it has a value for every record, so that it cannot fail."""
+    window: WindowBound | None = None
+    """What it is, if it is the bound of a window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +199,8 @@ class Chain:
     tasks: int = 1
     early: bool = False
     """Whether streams that only tell time are judged where their records are read: their watermarks come along with the offsets."""
+    windows: tuple[WindowBound, ...] = ()
+    """The bounds of windows that its expressions are made of."""
 
     def staged(self, feed: Feed) -> bool:
         """Whether a feed's admission has state of its own, so that it is a stage."""

@@ -16,8 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from millstream.plan import spec as specs
 from millstream.plan.chain import ADMIT, SINK, Chain, Feed, Operator, Port
-from millstream.plan.lineage import Words, spoken
-from millstream.relation.nodes import WINDOW_COLUMNS
+from millstream.plan.lineage import Words
 
 
 def fuse(chain: Chain) -> Chain:
@@ -142,12 +141,12 @@ class _Steps:
         """
         if len(set(parts)) == len(step.keys[step.leader]):
             return True
-        texts = [
+        made_of = [
             self.words.taken(number, names[part], side)
             for (number, side), names in step.spreads.items()
             for part in parts
         ]
-        return all(map(self._sends_as_many, step.keys)) and not all(spoken(text) in WINDOW_COLUMNS for text in texts)
+        return all(map(self._sends_as_many, step.keys)) and not all(each.is_window for each in made_of)
 
     def _sends_as_many(self, number: int) -> bool:
         """Whether a kernel sends about as many rows as come: a sum gets sums where that is less."""

@@ -93,7 +93,7 @@ class _Flows(Words):
             if port.side != side or here is None:
                 continue
             if isinstance(maker, Feed):
-                made, time = self.made(maker, here), maker.source.time
+                made, time = self.made(maker, here).text, maker.source.time
                 text = expression.plain_column(made)
                 if text is not None and text.lower() in (time.column.lower() if time else "", *_OWN):
                     return True

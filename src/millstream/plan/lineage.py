@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
-from millstream.plan.chain import Chain, Feed, Operator, Port
+from millstream.plan.chain import Chain, Feed, Operator, Port, WindowBound
 from millstream.plan.describe import Say, span
 from millstream.plan.spec import Changelog, JoinSpec
 from millstream.relation.nodes import WINDOW_COLUMNS
 
-_START = re.compile(r"timestamp_micros\(unix_micros\((.+?)\) - pmod\(unix_micros\(\1\), (\d+)\)( \+ \d+)?\)")
-"""The start of a window, or its end, as :func:`~millstream.plan.select_kernel.starts` says them."""
 
+class Origin(NamedTuple):
+    """What a column comes from: an expression over columns that their author knows, and what that is if it is the bound of a window."""
 
-def spoken(text: str) -> str:
-    """An expression with the columns of windows by their names.
+    text: str
+    window: WindowBound | None = None
 
-    >>> spoken("timestamp_micros(unix_micros(at) - pmod(unix_micros(at), 60000000) + 60000000)")
-    'window_end'
-    """
-    return _START.sub(lambda found: WINDOW_COLUMNS[found[3] is not None], text)
-
-
-def windows_in(text: str) -> str:
-    """An expression with the windows themselves in place of their columns."""
-    return _START.sub(lambda found: f"tumbling({found[1]}, {span(int(found[2]))})", text)
+    @property
+    def is_window(self) -> bool:
+        """Whether it is the bound of a window, as an expression or as a column that a kernel made."""
+        return self.window is not None or self.text in WINDOW_COLUMNS
 
 
 class Words:
@@ -34,44 +30,58 @@ class Words:
         self.makers: dict[int, Feed | Operator] = {}
         self.makers.update((feed.number, feed) for feed in chain.feeds)
         self.makers.update((operator.number, operator) for operator in chain.operators)
+        self.windows = sorted(chain.windows, key=lambda each: len(each.expression), reverse=True)
 
     def ports_to(self, number: int) -> list[tuple[Feed | Operator, Port]]:
         """Who sends to a kernel or a view, and by which ports."""
         return [(maker, port) for maker in self.makers.values() for port in maker.ports if port.target == number]
 
-    def taken(self, number: int, column: str, side: int) -> str:
+    def taken(self, number: int, column: str, side: int) -> Origin:
         """What a column of a kernel's input is."""
         for maker, port in self.ports_to(number):
             columns = dict(port.columns)
             if port.side == side and column in columns:
                 return self.left(maker, port, columns[column])
-        return column
+        return Origin(column)
 
-    def left(self, maker: Feed | Operator, port: Port, column: str) -> str:
+    def left(self, maker: Feed | Operator, port: Port, column: str) -> Origin:
         """What a column is that leaves by a port."""
-        computed = {each.name: each.written for each in port.computed}
+        computed = {each.name: Origin(each.written, each.window) for each in port.computed}
         return computed.get(column) or self.made(maker, column)
 
-    def made(self, maker: Feed | Operator, column: str) -> str:
+    def made(self, maker: Feed | Operator, column: str) -> Origin:
         """What a column of a feed's or a kernel's rows is."""
         if isinstance(maker, Feed):
-            return next((each.expression for each in maker.expressions if each.name == column), column)
+            asked = {each.name: Origin(each.expression, each.window) for each in maker.expressions}
+            return asked.get(column, Origin(column))
         if isinstance(maker.spec, Changelog):
             return self.made(self.makers[maker.inputs[0]], column)
         if isinstance(maker.spec, JoinSpec) and column[:2] in ("_k", "_l", "_r"):
             return self.taken(maker.number, column, 1 if column.startswith("_r") else 0)
-        return column
+        return Origin(column)
 
     def kept(self, maker: Feed | Operator, keep: str) -> str:
         """Which rows are kept: a column says it, or a condition over columns."""
         if isinstance(maker, Operator) and isinstance(maker.spec, JoinSpec):
-            return re.sub(r"\b_[klr]\d+\b", lambda found: self.made(maker, found[0]), keep)
-        return self.made(maker, keep)
+            return re.sub(r"\b_[klr]\d+\b", lambda found: self.made(maker, found[0]).text, keep)
+        return self.made(maker, keep).text
 
     def say(self, operator: Operator) -> Say:
         """What the columns of a kernel's input are."""
 
         def say(column: str, side: int) -> str:
-            return spoken(self.taken(operator.number, column, side))
+            return self.spoken(self.taken(operator.number, column, side).text)
 
         return say
+
+    def spoken(self, text: str) -> str:
+        """An expression with the bounds of windows by their names."""
+        for each in self.windows:
+            text = text.replace(each.expression, each.name)
+        return text
+
+    def windows_in(self, text: str) -> str:
+        """An expression with the windows themselves in place of their bounds."""
+        for each in self.windows:
+            text = text.replace(each.expression, f"tumbling({each.time}, {span(each.size)})")
+        return text

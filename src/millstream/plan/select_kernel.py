@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from millstream.plan import spec as specs
-from millstream.plan.chain import micros
+from millstream.plan.chain import WindowBound, micros
 from millstream.relation import expression, properties
 from millstream.relation.nodes import (
     WINDOW_COLUMNS,
@@ -141,11 +141,12 @@ def hold(node: Windowed) -> Laid:
     return Laid(specs.Hold(keys, columns, WINDOW_COLUMNS[1]), wanted, keys, True)
 
 
-def starts(window: Tumbling, time: str) -> dict[str, str]:
-    """The columns of windows side by side, as expressions over the text of a time."""
+def bounds(window: Tumbling, time: str) -> tuple[WindowBound, ...]:
+    """The columns of windows side by side, over the text of a time. The texts are in layouts, so they stay as they are."""
     size, at = micros(window.size), f"unix_micros({time})"
     start = f"{at} - pmod({at}, {size})"
-    return dict(zip(WINDOW_COLUMNS, (f"timestamp_micros({start})", f"timestamp_micros({start} + {size})"), strict=True))
+    texts = f"timestamp_micros({start})", f"timestamp_micros({start} + {size})"
+    return tuple(WindowBound(text, name, time, size) for text, name in zip(texts, WINDOW_COLUMNS, strict=True))
 
 
 def _session(node: Aggregate, emit: Emit, insert_only: bool) -> Laid:

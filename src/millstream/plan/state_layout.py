@@ -42,7 +42,7 @@ def kernels(chain: Chain) -> dict[str, str]:
         spec = canonical(operator.spec)
         spec.pop("function", None)
         made = [
-            [prints.get(maker.number, ""), port.side, sorted((name, words.left(maker, port, here)) for name, here in port.columns),
+            [prints.get(maker.number, ""), port.side, sorted((name, words.left(maker, port, here).text) for name, here in port.columns),
              words.kept(maker, port.keep) if port.keep else ""]
             for maker, port in words.ports_to(operator.number)
         ]  # fmt: skip
@@ -56,7 +56,7 @@ def _kernel(operator: Operator, words: Words) -> str:
         {
             "from": maker.number,
             "side": port.side,
-            "columns": {name: words.left(maker, port, here) for name, here in port.columns},
+            "columns": {name: words.left(maker, port, here).text for name, here in port.columns},
             "keep": words.kept(maker, port.keep) if port.keep else "",
             "spread": port.spread,
             "marks": port.marks,
