@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from millstream.plan.chain import Chain, Operator
-from millstream.plan.describe import does, title
 from millstream.plan.lineage import Words
 from millstream.relation.fingerprint import canonical, fingerprint
 
@@ -34,8 +33,8 @@ def difference(there: Mapping[str, str], here: Mapping[str, str]) -> str:
     return ""
 
 
-def kernels(chain: Chain) -> dict[str, str]:
-    """What each kernel computes, by a fingerprint that does not depend on where in the chain it is: what has state, in words."""
+def kernels(chain: Chain) -> dict[str, Operator]:
+    """Each kernel by a fingerprint of what it computes, which does not depend on where in the chain it is."""
     words, prints = Words(chain), {feed.number: fingerprint(["feed", feed.source]) for feed in chain.feeds}
     found = {}
     for operator in sorted(chain.operators, key=lambda each: (each.stage, each.number)):
@@ -47,7 +46,7 @@ def kernels(chain: Chain) -> dict[str, str]:
             for maker, port in words.ports_to(operator.number)
         ]  # fmt: skip
         prints[operator.number] = fingerprint([spec, operator.hold, made])
-        found[prints[operator.number]] = f"{title(operator.spec)}: {does(operator.spec, words.say(operator))}"
+        found[prints[operator.number]] = operator
     return found
 
 

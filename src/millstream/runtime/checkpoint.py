@@ -48,7 +48,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
     epoch: int = 0
     """Above that of every earlier checkpoint of the pipeline: what is sent to sinks is numbered by it and the batch."""
     views: dict[str, str] = {}
-    """The fingerprint of each view by itself, for :mod:`millstream.runtime.diff`; and of each kernel, with what it does."""
+    """The fingerprint of each view by itself, for :mod:`millstream.runtime.diff`; and of each kernel, with its kind."""
     kernels: dict[str, str] = {}
     topics: dict[str, str] = {}
     """The id of each topic, as its log has it; see :mod:`millstream.runtime.topic_identity`. Older ones do not say."""
@@ -274,7 +274,7 @@ def _make(
         layout(chain),
         epoch=epoch,
         views={name: pipeline.view_fingerprint(name) for name in pipeline.views},
-        kernels=kernels(chain),
+        kernels={key: each.spec.tag for key, each in kernels(chain).items()},
         topics=dict(topics),
         spark=spark_version,
         early=chain.early,

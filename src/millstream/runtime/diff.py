@@ -14,6 +14,8 @@ from millstream.errors import CheckpointMismatch, ViewStoreUnavailable
 from millstream.log import open_log
 from millstream.log.archive import whole_bounds
 from millstream.pipeline import Pipeline
+from millstream.plan.describe import does, title
+from millstream.plan.lineage import Words
 from millstream.plan.state_layout import kernels
 from millstream.runtime.checkpoint import folder_for, folder_of, read_checkpoint
 from millstream.runtime.setup import chain_of
@@ -71,7 +73,8 @@ def change_of(pipeline: Pipeline) -> Change:
         for name in sorted(known.keys() | wanted.keys())
     }  # fmt: skip
     state = there.kernels if there is not None else {}
-    mine = kernels(chain)
+    words = Words(chain)
+    told = {key: f"{title(each.spec)}: {does(each.spec, words.say(each))}" for key, each in kernels(chain).items()}
     records, gaps = 0, []
     with open_log(pipeline.log, create=False, kafka=pipeline.kafka) as log:
         for feed in chain.feeds:
@@ -85,8 +88,8 @@ def change_of(pipeline: Pipeline) -> Change:
         pipeline.name,
         there is not None,
         views,
-        tuple(sorted(text for key, text in mine.items() if key in state)),
-        tuple(sorted(text for key, text in mine.items() if key not in state)),
+        tuple(sorted(text for key, text in told.items() if key in state)),
+        tuple(sorted(text for key, text in told.items() if key not in state)),
         records,
         tuple(gaps),
         tuple(view.name for view in pipeline.views.values() if not view.kept),
