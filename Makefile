@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help setup demo test check soak lint types bench docs lock clean
+.PHONY: help setup demo test wheel check soak lint types bench docs lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -25,7 +25,10 @@ test: setup ## install what the tests need, then run them
 	@$(BIN)/python tools/servers.py
 	@$(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
 
-check: lint types test ## what CI runs
+wheel: setup ## build the package, install it elsewhere and use it there
+	@$(BIN)/python tools/wheel.py
+
+check: lint types wheel test ## what CI runs
 
 soak: setup ## random pipelines under random faults on real servers; MINUTES=10, or SEED=n for one round
 	@$(BIN)/python tools/servers.py
