@@ -1,7 +1,8 @@
-"""Write docs/reference/cli.md from the commands themselves; ``make docs`` runs it, and a test fails when it is stale."""
+"""Write docs/reference/cli.md from the commands themselves; ``make docs`` runs it. With ``--check`` it writes nothing, and fails where the page is stale."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -44,6 +45,8 @@ def render() -> str:
 
 
 if __name__ == "__main__":
+    if "--check" in sys.argv:
+        sys.exit(0 if PAGE.read_text() == render() else f"{PAGE.name} is stale: run `make docs`")
     PAGE.parent.mkdir(parents=True, exist_ok=True)
     PAGE.write_text(render())
     print(f"wrote {PAGE.relative_to(Path.cwd()) if PAGE.is_relative_to(Path.cwd()) else PAGE}")
