@@ -6,12 +6,18 @@ import subprocess
 import sys
 
 import millstream
+import millstream.testing
 
 
 def test_the_public_names_are_sorted_and_all_there() -> None:
     assert sorted(millstream.__all__) == list(millstream.__all__)
     for name in millstream.__all__:
         assert getattr(millstream, name) is not None
+
+
+def test_completion_shows_the_public_names() -> None:
+    assert dir(millstream) == millstream.__all__
+    assert dir(millstream.testing) == millstream.testing.__all__
 
 
 def test_spark_is_not_loaded_until_it_is_needed() -> None:

@@ -126,6 +126,11 @@ _LATER = {
 }
 
 
+def __dir__() -> list[str]:
+    """What completion shows: the public names, loaded or not."""
+    return sorted(__all__)
+
+
 def __getattr__(name: str) -> Any:
     if name in _LATER:
         return getattr(import_module(_LATER[name]), name)

@@ -21,6 +21,11 @@ _HOME = {
 }
 
 
+def __dir__() -> list[str]:
+    """What completion shows: the public names, loaded or not."""
+    return sorted(__all__)
+
+
 def __getattr__(name: str) -> Any:
     """Load a part when it is first used: pytest loads our plugin, and so this package, for everyone's tests."""
     if name in _HOME:
