@@ -61,6 +61,9 @@ class _Defined(Relation):
         return relation_html(self.node, self.columns, str(self), self.pipeline.log, self.pipeline.kafka)
 
 
+_Defined.__name__ = _Defined.__qualname__ = "Relation"  # what errors of Python's own call it: the class that is public
+
+
 class _Views(dict[str, View]):
     """The views of a pipeline by their names; a wrong one is told with the right ones."""
 

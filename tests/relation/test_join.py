@@ -102,7 +102,7 @@ def test_a_relation_can_be_named_to_be_joined_with_itself() -> None:
         (lambda: VIEWS.join(SALES, on="user_id = buyer", within=("1 hour", "0s")), "the first of within to be the lower"),
         (lambda: VIEWS.join(SALES, on="user_id = buyer", within=("1 hour",)), "a duration or two of them"),
         (lambda: ORDERS.join(SPENT, on="user_id", within="1 hour"), "two tables .* found within"),
-        (lambda: USERS.join(ORDERS, on="users.id = user_id", how="outer"), "one of inner, left"),
+        (lambda: USERS.join(ORDERS, on="users.id = user_id", how="outside"), "one of inner, left"),
         (lambda: USERS.join(ORDERS, on="users.id = user_id"), "both sides have a column id"),
         (lambda: USERS.join(SPENT, on="id > user_id"), "found `id > user_id`"),
         (lambda: USERS.join(SPENT, on="id = user_id OR id = 3"), "found `id = user_id OR id = 3`"),

@@ -14,6 +14,7 @@ from typing import Any
 import polars as pl
 import pytest
 
+from millstream import Pipeline
 from millstream.errors import PlanError
 from millstream.relation.nodes import (
     Aggregate,
@@ -213,8 +214,6 @@ CHANGED = CLICKS.select("page", "at + INTERVAL 1 DAY AS at")
         (lambda: CLICKS.select("page AS `a``b`"), "a backquote in a name", ""),
         (lambda: CLICKS["page"], "a relation has no ['page']", "expressions are text"),
         (lambda: CLICKS.top(1, "at", "page").group_by(tumbling("at", "1m")), "of the first rows of clicks", "deduplicate("),
-        (lambda: ONE.join(USERS, "id", how="outer"), "found 'outer'", 'did you mean how="full"?'),
-        (lambda: ONE.join(USERS, "id", how="left_outer"), "found 'left_outer'", 'did you mean how="left"?'),
         (lambda: ONE.join(USERS, "id", how="innr"), "found 'innr'", 'did you mean how="inner"?'),
         (lambda: ONE.join(USERS.group_by("id"), "id"), "expected a relation", "after group_by comes .agg(…)"),
         (lambda: ONE.join(pl.DataFrame(), "id"), "expected a relation", "pipeline.table(…)"),
@@ -268,6 +267,47 @@ def test_what_pyspark_does_with_groups_is_told_with_ours(name: str, ours: str) -
         getattr(groups, name)
     assert not hasattr(groups, name)
     assert pickle.loads(pickle.dumps(groups)) == copy.copy(groups) == groups
+
+
+@pytest.mark.parametrize(
+    ("how", "ours"),
+    [
+        ("outer", "full"), ("full_outer", "full"), ("FullOuter", "full"), ("left_outer", "left"), ("leftouter", "left"),
+        ("right_outer", "right"), ("leftsemi", "semi"), ("left_semi", "semi"), ("leftanti", "anti"), ("left_anti", "anti"),
+    ],
+)  # fmt: skip
+def test_a_kind_of_join_may_have_the_name_that_spark_gives_it(how: Any, ours: Any) -> None:
+    assert ONE.select("id").join(OTHERS, "id = other", how=how) == ONE.select("id").join(OTHERS, "id = other", how=ours)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda column: CLICKS.where(column),
+        lambda column: CLICKS.select("page", column),
+        lambda column: CLICKS.group_by(column),
+        lambda column: CLICKS.group_by("page").agg(n=column),
+        lambda column: CLICKS.top(3, column),
+        lambda column: CLICKS.top(3, "at", per=column),
+        lambda column: CLICKS.deduplicate(column),
+        lambda column: CLICKS.over(column, "at").add(n="row_number()"),
+        lambda column: CLICKS.over("page", column).add(n="row_number()"),
+        lambda column: USERS.join(USERS, on=column),
+        lambda column: USERS.join(USERS, on=[column]),
+        lambda column: Pipeline("shop").table("t", "a string", key=column),
+        lambda column: Pipeline("shop").stream("s", "a string, at timestamp", time=column),
+    ],
+)
+def test_a_column_of_pyspark_is_answered_with_text(build: Any) -> None:
+    with pytest.raises(PlanError, match="Column<'a'>") as caught:
+        build(type("Column", (), {"__module__": "pyspark.sql.classic.column", "__repr__": lambda _: "Column<'a'>"})())
+    assert "expressions are text, as in selectExpr" in caught.value.hint
+
+
+def test_errors_of_python_name_a_class_that_is_public() -> None:
+    orders = Pipeline("shop").stream("orders", "amount double")
+    with pytest.raises(TypeError, match="'Relation' and 'int'"):
+        _ = orders > 3  # type: ignore[operator]
 
 
 def test_an_error_in_a_column_of_sql_keeps_its_cause() -> None:

@@ -15,7 +15,7 @@ from functools import lru_cache
 from sqlglot import ParseError, Token, TokenError, TokenType, exp, parse_one
 
 from millstream.errors import PlanError
-from millstream.relation.foreign_names import meant_aggregate
+from millstream.relation.foreign_names import meant_aggregate, meant_text
 from millstream.relation.nodes import META_COLUMNS, Aggregation, Function, Named, Ordering
 from millstream.relation.schema import DIALECT, tokens_of
 
@@ -286,7 +286,7 @@ def parse_order(text: str, columns: Iterable[str], what: str) -> tuple[Ordering,
     """
     columns = tuple(columns)
     if not isinstance(text, str):
-        raise PlanError(f"{what}: expected an order as text; found {text!r}", hint='"n DESC, at"')
+        raise PlanError(f"{what}: expected an order as text; found {text!r}", hint=meant_text(text) or '"n DESC, at"')
     made = []
     for part in _arguments(_tokens(text, what), text):
         words = _tokens(part, what)
@@ -349,7 +349,7 @@ def _tokens(sql: str, what: str) -> list[Token]:
 def _parse(sql: str, what: str) -> exp.Expr:
     """Read one expression, or one with a name."""
     if not isinstance(sql, str):
-        raise PlanError(f"{what}: expected a Spark SQL expression as text; found {sql!r}")
+        raise PlanError(f"{what}: expected a Spark SQL expression as text; found {sql!r}", hint=meant_text(sql))
     tokens = _tokens(sql, what)
     try:
         tree = _tree(sql)

@@ -1,9 +1,12 @@
-"""Names that other engines have for what is called otherwise here, for those who try them first."""
+"""Names that other engines have for what is called otherwise here, for those who try them first.
+
+What has one meaning here is taken, as Spark's names of joins; what has none is answered with the line to write.
+"""
 
 from __future__ import annotations
 
 import difflib
-from typing import Any, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 from millstream.relation.nodes import How
 
@@ -11,20 +14,25 @@ _METHODS = {
     **dict.fromkeys(("groupBy", "groupby"), "group_by(…).agg(…)"),
     **dict.fromkeys(("filter", "filterBy"), 'where("n > 1")'),
     **dict.fromkeys(("withColumn", "withColumns", "assign", "with_columns"), 'select("*", "n * 2 AS twice")'),
-    **dict.fromkeys(("withColumnRenamed", "rename", "drop", "selectExpr"), 'select("a", "b AS c")'),
+    **dict.fromkeys(("withColumnRenamed", "withColumnsRenamed", "rename", "selectExpr"), 'select("a", "b AS c")'),
+    "drop": 'select("a", "b"), with the columns that stay',
+    **dict.fromkeys(("fillna", "na", "replace"), "select(\"a\", \"coalesce(b, 0) AS b\")"),
+    "dropna": 'where("a IS NOT NULL")',
     **dict.fromkeys(("dropDuplicates", "drop_duplicates", "dropDuplicatesWithinWatermark", "unique"), 'deduplicate("id")'),
     "withWatermark": 'stream(…, time="at", delay="10 seconds")',
-    **dict.fromkeys(("limit", "head", "take", "orderBy", "sort", "order_by"), 'top(10, by="n DESC")'),
+    **dict.fromkeys(("limit", "head", "take", "first", "orderBy", "sort", "order_by"), 'top(10, by="n DESC")'),
     **dict.fromkeys(("unionAll", "unionByName", "concat"), "union(…)"),
     "window": 'group_by(tumbling("at", "1 minute"))',
     "agg": "group_by().agg(…)",
     **dict.fromkeys(("applyInPandas", "apply", "map", "flatMap", "transform"), "map_groups(f, key, schema)"),
     **dict.fromkeys(("crossJoin", "merge"), 'join(other, on="id")'),
-    **dict.fromkeys(("show", "collect", "count", "toPandas", "toDF", "writeStream", "write", "cache", "persist"),
+    **dict.fromkeys(("show", "collect", "count", "toPandas", "toDF", "toArrow", "writeStream", "write", "cache", "persist"),
                     "view(name, relation) of the pipeline, then run(pipeline) and view.frame()"),
+    **dict.fromkeys(("subtract", "exceptAll"), 'join(other, on="id", how="anti")'),
+    **dict.fromkeys(("intersect", "intersectAll"), 'join(other, on="id", how="semi")'),
     **dict.fromkeys(("schema", "dtypes", "printSchema"), "columns"),
 }  # fmt: skip
-_GATHERED = {
+_OF_GROUPS = {
     **dict.fromkeys(("count", "size"), 'agg(n="count(*)")'),
     **{name: f'agg(x="{ours}(column)")' for name, ours in
        {"sum": "sum", "avg": "avg", "mean": "avg", "min": "min", "max": "max", "median": "median"}.items()},
@@ -32,9 +40,19 @@ _GATHERED = {
     **dict.fromkeys(("applyInPandas", "applyInPandasWithState", "apply", "cogroup", "transformWithState",
                      "transformWithStateInPandas"), "relation.map_groups(f, key, schema)"),
 }  # fmt: skip
+_OF_VIEWS = {
+    "toPandas": "to_pandas()", "pandas": "to_pandas()", "toArrow": "to_arrow()", "arrow": "to_arrow()",
+    **dict.fromkeys(("frame", "polars", "show", "collect", "count", "head", "take"), "to_polars()"),
+    **dict.fromkeys(("spark", "toDF"), "to_spark(session)"),
+}  # fmt: skip
 _HOWS: dict[str, How] = {
     "outer": "full", "fullouter": "full", "leftouter": "left", "rightouter": "right", "leftsemi": "semi", "leftanti": "anti",
 }  # fmt: skip
+SparkHow: TypeAlias = Literal[
+    "outer", "full_outer", "fullouter", "left_outer", "leftouter", "right_outer", "rightouter",
+    "left_semi", "leftsemi", "left_anti", "leftanti",
+]  # fmt: skip
+"""What Spark also calls the kinds of a join."""
 
 
 _TYPES = {
@@ -98,11 +116,34 @@ def attribute_error(name: str, columns: tuple[str, ...]) -> AttributeError:
     return AttributeError(f"a relation has no {name}")
 
 
-def gathered_error(name: str) -> AttributeError:
+def group_error(name: str) -> AttributeError:
     """What to say of an attribute that a group_by does not have."""
-    if name in _GATHERED:
-        return AttributeError(f"group_by(…) has no {name}: it is {_GATHERED[name]} here")
+    if name in _OF_GROUPS:
+        return AttributeError(f"group_by(…) has no {name}: it is {_OF_GROUPS[name]} here")
     return AttributeError(f"group_by(…) has no {name}: after it comes agg(…)")
+
+
+def view_error(name: str) -> AttributeError:
+    """What to say of an attribute that a view does not have."""
+    meant = f": it is {_OF_VIEWS[name]} here" if name in _OF_VIEWS else ""
+    return AttributeError(f"a view has no {name}{meant}")
+
+
+def is_spark_column(found: Any) -> bool:
+    """Whether this is a Column of PySpark, which is not loaded to say so."""
+    return type(found).__module__.startswith("pyspark.sql") and type(found).__name__ == "Column"
+
+
+def meant_text(found: Any) -> str:
+    """What to write in the place of something that is no text, as a hint; nothing if it is nothing that is known."""
+    if is_spark_column(found):
+        return 'expressions are text, as in selectExpr: "a > 1" for F.col("a") > 1, "lower(a) AS b" for F.lower("a").alias("b")'
+    return "write them one after another, not as a list" if isinstance(found, list | tuple) else ""
+
+
+def spoken_how(how: Any) -> Any:
+    """The kind of a join, by our name if this is one of Spark's."""
+    return _HOWS.get(how.lower().replace("_", ""), how) if isinstance(how, str) else how
 
 
 def meant_join(how: Any) -> str:

@@ -15,7 +15,7 @@ from sqlglot import Token, TokenError, TokenType
 
 from millstream.errors import PlanError
 from millstream.relation import expression
-from millstream.relation.foreign_names import meant_join
+from millstream.relation.foreign_names import SparkHow, meant_join, meant_text, spoken_how
 from millstream.relation.nodes import Equality, How, Join, Node, Place, Select, Source, Where, output_columns
 from millstream.relation.properties import event_time, is_insert_only, is_stream, natural_key, visible
 from millstream.relation.schema import format_duration, parse_duration, tokens_of
@@ -36,30 +36,33 @@ def join(
     right: Node,
     names: tuple[str, str],
     on: str | Sequence[str],
-    how: How,
+    how: How | SparkHow,
     within: Within | None,
     as_of: str | None,
     latest: bool,
     place: Place,
 ) -> Join:
     """A join of two relations that go by ``names``, checked."""
-    if how not in get_args(How):
+    kind: How = spoken_how(how)
+    if kind not in get_args(How):
         raise PlanError(
             f"join: expected how to be one of {', '.join(get_args(How))}; found {how!r}", hint=meant_join(how)
         )
     bounds = _bounds(within) if within is not None else None
-    _check_time(left, right, how, bounds, as_of, latest)
+    _check_time(left, right, kind, bounds, as_of, latest)
     if not isinstance(on, str | Sequence):
-        raise PlanError(f"join: expected on to be text or a list of texts; found {on!r}", hint=_EQUAL_HINT)
+        raise PlanError(
+            f"join: expected on to be text or a list of texts; found {on!r}", hint=meant_text(on) or _EQUAL_HINT
+        )
     texts = (on,) if isinstance(on, str) else tuple(on)
     equalities = tuple(each for text in texts for each in _equalities(text, left, right, names))
     if not equalities:
         raise PlanError("join: expected at least one equality; found none", hint=_EQUAL_HINT)
-    made = Join(left, right, equalities, how, bounds, as_of and event_time(left), latest, place)
+    made = Join(left, right, equalities, kind, bounds, as_of and event_time(left), latest, place)
     seen = {name.lower() for name in output_columns(left)}
     merged = {name.lower() for name in made.merged}
     twice = [name for name in output_columns(right) if name.lower() in seen and name.lower() not in merged]
-    if twice and how not in ("semi", "anti"):
+    if twice and kind not in ("semi", "anti"):
         raise PlanError(
             f"join: both sides have a column {twice[0]}; expected different names",
             hint=f'rename one before: select("{twice[0]} AS other_{twice[0]}", …); on="{twice[0]}" makes them one',
@@ -192,7 +195,7 @@ def _check_key(node: Join) -> None:
 def _equalities(text: str, left: Node, right: Node, names: tuple[str, str]) -> list[Equality]:
     """Read ``a = b AND c = d``, or one name that both sides have."""
     if not isinstance(text, str):
-        raise PlanError(f"join: expected on to be text; found {text!r}", hint=_EQUAL_HINT)
+        raise PlanError(f"join: expected on to be text; found {text!r}", hint=meant_text(text) or _EQUAL_HINT)
     try:
         tokens = tokens_of(text)
     except TokenError as error:

@@ -15,6 +15,7 @@ from typing import Any, get_args
 from millstream.errors import PlanError
 from millstream.relation import expression
 from millstream.relation.approximate import EXACT, refused
+from millstream.relation.foreign_names import is_spark_column
 from millstream.relation.nodes import (
     Deduplicate,
     Explode,
@@ -46,7 +47,11 @@ _GIVEN = re.compile(
 
 def as_list(given: str | Sequence[str] | None) -> tuple[str, ...]:
     """One text or several, as several."""
-    return () if given is None else (given,) if isinstance(given, str) else tuple(given)
+    if given is None:
+        return ()
+    if isinstance(given, str) or is_spark_column(given):
+        return (given,)  # type: ignore[return-value]  # a Column is told where it is read
+    return tuple(given)
 
 
 def partition_of(node: Node, given: str | Sequence[str] | None, what: str) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from millstream.errors import PlanError
 from millstream.relation import expression, operations
 from millstream.relation.approximate import check_approximate
-from millstream.relation.foreign_names import attribute_error, gathered_error, meant_relation
+from millstream.relation.foreign_names import SparkHow, attribute_error, group_error, meant_relation
 from millstream.relation.join import Within, describe_join, join
 from millstream.relation.nodes import (
     WINDOW_COLUMNS,
@@ -202,7 +202,7 @@ class Relation:
         self,
         other: Relation,
         on: str | Sequence[str],
-        how: How = "inner",
+        how: How | SparkHow = "inner",
         *,
         within: Within | None = None,
         as_of: str | None = None,
@@ -278,7 +278,7 @@ class Grouped:
 
         def __getattr__(self, name: str) -> NoReturn:
             """Say what is called otherwise here."""
-            raise gathered_error(name)
+            raise group_error(name)
 
 
 @dataclass(frozen=True, slots=True)

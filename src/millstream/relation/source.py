@@ -14,6 +14,7 @@ from millstream.codec import Avro, Json, Text
 from millstream.errors import CodecError, PlanError
 from millstream.relation import expression
 from millstream.relation.fingerprint import canonical_json
+from millstream.relation.foreign_names import is_spark_column, meant_text
 from millstream.relation.nodes import META_COLUMNS, Column, EventTime, Late, Source
 from millstream.relation.nodes import Sequence as Numbering
 from millstream.relation.schema import format_duration, is_timestamp, parse_columns, parse_duration
@@ -47,9 +48,11 @@ def existing(names: str | Sequence[str], columns: Sequence[Column], what: str) -
     """Column names as they were declared."""
     declared = {column.name.lower(): column.name for column in columns}
     found: list[str] = []
-    for name in (names,) if isinstance(names, str) else tuple(names):
-        if not isinstance(name, str) or name.lower() not in declared:
-            close = difflib.get_close_matches(str(name).lower(), declared, 1)
+    for name in (names,) if isinstance(names, str) or is_spark_column(names) else tuple(names):
+        if not isinstance(name, str):
+            raise PlanError(f"{what}: expected the name of a column; found {name!r}", hint=meant_text(name))
+        if name.lower() not in declared:
+            close = difflib.get_close_matches(name.lower(), declared, 1)
             hint = f"did you mean {declared[close[0]]}?" if close else ""
             raise PlanError(f"{what}: no column {name}; there are {', '.join(declared.values())}", hint=hint)
         if declared[name.lower()] in found:
