@@ -64,7 +64,7 @@ def measure(folder: Path) -> Counts:
     for by in TIMES:
         made = pipeline(folder, by)
         run(made, once=True)
-        for row in made.views["requests_per_window"].frame().iter_rows(named=True):
+        for row in made.views["requests_per_window"].to_polars().iter_rows(named=True):
             counts[row["window_start"]][by] = row["n"]
     return counts
 

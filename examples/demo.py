@@ -104,7 +104,7 @@ def append(text: str) -> None:
 def counted(view: View) -> int:
     """The clicks in the view, over all minutes; it is read while the pipeline writes it."""
     try:
-        return int(view.frame()["n"].sum())
+        return int(view.to_polars()["n"].sum())
     except ViewError:  # not made yet
         return 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -163,7 +164,7 @@ def test_a_view_that_is_kept_nowhere_has_nothing_to_read_and_another_fingerprint
     assert (passing.kept, passing.to, passing.where) == (False, made.to, "nowhere")
     assert (kept.kept, kept.where) == (True, made.to)
     assert made.describe()["views"]["passing"]["to"] == "nowhere"
-    for read in (passing.arrow, passing.frame, lambda: passing.get(1)):
+    for read in (passing.to_arrow, passing.to_polars, lambda: passing.get(1)):
         with pytest.raises(UnknownView, match="view passing of pipeline shop is kept nowhere"):
             read()
     del made.views["kept"]
@@ -448,7 +449,7 @@ def test_a_view_reads_what_its_store_holds(tmp_path: Path) -> None:
     made = shop(to=f"sqlite:{tmp_path}/views.db")
     view = made.views["countries"]
     with pytest.raises(ViewStoreUnavailable):
-        view.frame()
+        view.to_polars()
     schema = pa.schema([("country", pa.string()), ("people", pa.int64())])
     rows = [{"country": "NL", "people": 2, "_weight": 1}, {"country": "PT", "people": 1, "_weight": 1}]
     changes = pa.Table.from_pylist(rows, schema.append(pa.field("_weight", pa.int64())))
@@ -460,9 +461,9 @@ def test_a_view_reads_what_its_store_holds(tmp_path: Path) -> None:
     expected = [{"country": "NL", "people": 2}, {"country": "PT", "people": 1}]
     assert view.get("NL") == expected[0]
     assert view.get("XX") is None
-    assert view.arrow().to_pylist() == expected
-    assert view.frame().to_dicts() == expected
-    assert view.pandas().to_dict("records") == expected
+    assert view.to_arrow().to_pylist() == expected
+    assert view.to_polars().to_dicts() == expected
+    assert view.to_pandas().to_dict("records") == expected
     with pytest.raises(ViewError, match="found a key of 2, expected 1: country"):
         view.get("NL", 2)
 
@@ -470,7 +471,15 @@ def test_a_view_reads_what_its_store_holds(tmp_path: Path) -> None:
         def createDataFrame(self, rows: Any) -> Any:  # noqa: N802
             return ("frame", rows)
 
-    assert view.spark(Session()) == ("frame", view.arrow())
+    assert view.to_spark(Session()) == ("frame", view.to_arrow())
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"), [("toPandas", "to_pandas()"), ("show", "to_polars()"), ("nonsense", "a view has no")]
+)
+def test_a_name_that_others_have_for_reading_is_told_with_ours(name: str, ours: str) -> None:
+    with pytest.raises(AttributeError, match=re.escape(ours)):
+        getattr(shop().views["countries"], name)
 
 
 def test_a_view_that_is_not_there_is_told_with_those_that_are() -> None:

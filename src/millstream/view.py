@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from millstream.address import NOWHERE
 from millstream.errors import UnknownView
+from millstream.relation.foreign_names import view_error
 from millstream.relation.nodes import Emit, Node, Place, Policy, output_columns
 
 if TYPE_CHECKING:
@@ -74,21 +75,27 @@ class View:
         with self._store() as store:
             return store.get(self.name, key)
 
-    def arrow(self) -> pyarrow.Table:
+    def to_arrow(self) -> pyarrow.Table:
         """Give all rows as an Arrow table."""
         with self._store() as store:
             return store.table(self.name)
 
-    def frame(self) -> polars.DataFrame:
+    def to_polars(self) -> polars.DataFrame:
         """Give all rows as a Polars frame."""
         import polars
 
-        return polars.DataFrame(self.arrow())
+        return polars.DataFrame(self.to_arrow())
 
-    def pandas(self) -> pandas.DataFrame:
+    def to_pandas(self) -> pandas.DataFrame:
         """Give all rows as a pandas frame."""
-        return self.arrow().to_pandas()
+        return self.to_arrow().to_pandas()
 
-    def spark(self, session: Any) -> Any:
+    def to_spark(self, session: Any) -> Any:
         """Give all rows as a DataFrame of a Spark session."""
-        return session.createDataFrame(self.arrow())
+        return session.createDataFrame(self.to_arrow())
+
+    if not TYPE_CHECKING:  # else every name would be one
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Say what is called otherwise here."""
+            raise view_error(name)

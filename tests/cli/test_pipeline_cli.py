@@ -140,14 +140,14 @@ def test_a_view_is_a_row_by_its_key_and_a_frame_of_every_kind(shop: Path, gone_o
     assert row is not None
     assert row["user"] == 3
     assert view.get(99) is None
-    assert view.frame().filter(user=3).to_dicts() == [row]
-    frame = view.pandas()
+    assert view.to_polars().filter(user=3).to_dicts() == [row]
+    frame = view.to_pandas()
     assert frame[frame.user == 3].to_dict("records") == [row]
-    assert [each.asDict() for each in view.spark(spark).where("user = 3").collect()] == [row]
+    assert [each.asDict() for each in view.to_spark(spark).where("user = 3").collect()] == [row]
     windows = load(shop).views["per_minute"]
-    one = windows.frame().to_dicts()[0]
+    one = windows.to_polars().to_dicts()[0]
     assert windows.get(one["page"], one["window_start"]) == one
-    assert windows.spark(spark).count() == windows.frame().height
+    assert windows.to_spark(spark).count() == windows.to_polars().height
 
 
 def test_a_session_that_is_passed_in_is_not_stopped(shop: Path, gone_on: object, spark: SparkSession) -> None:

@@ -237,7 +237,7 @@ def test_what_does_not_hold_together_is_refused_in_its_line(build: Any, message:
         ("withColumn", 'select("*", '),
         ("drop", "select("),
         ("limit", "top("),
-        ("show", "view.frame()"),
+        ("show", "view.to_polars()"),
         ("dropDuplicates", "deduplicate("),
         ("withWatermark", 'delay="10 seconds"'),
         ("page", 'select("page")'),

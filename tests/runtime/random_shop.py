@@ -271,7 +271,7 @@ def stored(pipeline: Pipeline) -> dict[str, Counter[Any]]:
 
 def rows_of(view: View) -> Counter[Any]:
     """A view as rows with their multiplicity."""
-    return _bag(view.arrow())
+    return _bag(view.to_arrow())
 
 
 def _bag(table: Any) -> Counter[Any]:

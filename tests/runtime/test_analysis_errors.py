@@ -85,7 +85,7 @@ def test_verify_names_what_spark_does_not_know_any_more(spark: SparkSession, tmp
     spark.udf.register("twice_of_mine", lambda n: n * 2, "int")
     pipeline, place = defined(tmp_path, lambda s: s.select("twice_of_mine(n) AS x"))
     run(pipeline, spark=spark, once=True)
-    assert pipeline.views["v"].frame()["x"].to_list() == [2]
+    assert pipeline.views["v"].to_polars()["x"].to_list() == [2]
     spark.sql("DROP TEMPORARY FUNCTION twice_of_mine")
     with pytest.raises(PlanError) as caught:
         verify(pipeline, spark=spark)

@@ -55,11 +55,11 @@ def check_views(file: Path) -> None:
     texts: dict[object, list[object]] = {}
     for click in clicks:
         texts.setdefault(click["user"], []).append(click["text"])
-    last = shop.views["last"].arrow().to_pylist()
+    last = shop.views["last"].to_arrow().to_pylist()
     assert sorted((row["user"], row["text"]) for row in last) == sorted(
         (user, text) for user, found in texts.items() for text in found[-2:]
     )
-    joined = shop.views["joined"].arrow().to_pylist()
+    joined = shop.views["joined"].to_arrow().to_pylist()
     assert sorted((row["user"], row["n"], row["text"]) for row in joined) == sorted(
         (user, len(found), text) for user, found in texts.items() for text in found
     )

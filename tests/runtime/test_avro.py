@@ -48,7 +48,7 @@ with open_log(made.log, create=True) as log:
 run(made, once=True)
 count = admission(made)[0]
 print(json.dumps({
-    "rows": [list(row) for row in made.views["pages"].frame().sort("page").rows()],
+    "rows": [list(row) for row in made.views["pages"].to_polars().sort("page").rows()],
     "counts": [count["records"], count["admitted"], count["malformed"]],
     "equal": verify(made).equal,
 }))

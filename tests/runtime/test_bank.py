@@ -103,8 +103,8 @@ def test_every_commit_that_can_be_seen_has_all_the_money(spark: SparkSession, tm
 
     done = run(pipeline, spark=spark, once=True)
     assert done.lag == 0
-    balances = {row["account"]: row["balance"] for row in pipeline.views["balances"].arrow().to_pylist()}
+    balances = {row["account"]: row["balance"] for row in pipeline.views["balances"].to_arrow().to_pylist()}
     assert balances == dict(clients.balances)
-    assert pipeline.views["total"].arrow().to_pylist() == [{"total": money, "accounts": ACCOUNTS}]
+    assert pipeline.views["total"].to_arrow().to_pylist() == [{"total": money, "accounts": ACCOUNTS}]
     verified = verify(pipeline, spark=spark)
     assert verified.equal, verified

@@ -182,7 +182,7 @@ def test_from_a_time_on_streams_are_cut_and_tables_are_not(spark: SparkSession, 
         wanted = [sum(range(60, 120, 10)), sum(range(120, 180, 10))]
         assert sorted(some.views["per_hour"]["total"].to_pylist()) == wanted
         assert some.views["cities"].to_pylist() == [{"id": 1, "city": "Ulm"}]
-        assert made.views["per_hour"].frame()["total"].sort().to_list() == wanted
+        assert made.views["per_hour"].to_polars()["total"].sort().to_list() == wanted
         assert verify(made, spark=spark).equal
         open_end = run_batch(made, spark=spark, start={"sales": {0: 24}})
         assert open_end.views["per_hour"].num_rows == 0, "nothing closed the last hour"

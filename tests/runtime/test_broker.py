@@ -65,7 +65,7 @@ def test_a_run_outlives_its_broker_and_loses_and_repeats_nothing(spark: SparkSes
             stop.set()
             thread.join(120)
         assert isinstance(ended[0], Progress), ended
-        rows = made.views["per_minute"].frame()
+        rows = made.views["per_minute"].to_polars()
         assert (rows["n"].sum(), rows["ids"].sum()) == (200, 200)
         verified = verify(made, spark=spark)
         assert verified.equal, verified

@@ -77,7 +77,7 @@ class Shop:
         assert sum(row["records"] for row in counts) == records
         assert 0 < sum(row["late"] + row["malformed"] for row in counts) == records - admitted
         for view in ("per_minute", "by_user"):
-            assert made.views[view].frame()["n"].sum() == admitted, view
+            assert made.views[view].to_polars()["n"].sum() == admitted, view
         numbers = [number for number, _ in batches(made)]
         assert numbers == list(range(len(numbers)))
         return made
@@ -104,7 +104,7 @@ def test_a_local_cluster_has_executors_of_its_own_and_the_views_of_one_process(
     assert code == 0, err
     assert json.loads(out.splitlines()[-1])["records"] == 200
     made = shop.check(request.getfixturevalue("spark"), 200)
-    assert made.views["closed"].frame().rows() == made.views["per_minute"].frame().rows()
+    assert made.views["closed"].to_polars().rows() == made.views["per_minute"].to_polars().rows()
 
 
 class Standalone:
@@ -229,7 +229,7 @@ def test_a_worker_that_dies_in_the_middle_of_a_run_leaves_no_trace(
     assert len(lines) > before + 3, "most of the run came after the loss"
     assert json.loads(lines[-1])["records"] == 600
     made = shop.check(request.getfixturevalue("spark"), 600)
-    assert made.views["closed"].frame().rows() == made.views["per_minute"].frame().rows()
+    assert made.views["closed"].to_polars().rows() == made.views["per_minute"].to_polars().rows()
 
 
 def test_a_checkpoint_that_workers_do_not_see_is_refused(spark: SparkSession, tmp_path: Path) -> None:

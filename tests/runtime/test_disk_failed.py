@@ -72,5 +72,5 @@ def test_a_run_ends_when_the_disk_fails_under_its_views(spark: SparkSession, tmp
     run(load(file), spark=spark, once=True, takeover=True)  # this process could not give back the lease
     counts = admission(load(file))
     assert sum(row["records"] for row in counts) == 100
-    kept = sum(row["n"] for row in load(file).views["by_user"].arrow().to_pylist())
+    kept = sum(row["n"] for row in load(file).views["by_user"].to_arrow().to_pylist())
     assert kept == sum(row["admitted"] for row in counts) > 0

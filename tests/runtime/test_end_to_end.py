@@ -77,7 +77,7 @@ def test_input_counted_against_output_through_kills_and_a_broker_restart(
         assert sum(row["records"] for row in counts) == len(clicks)
         assert sum(row["malformed"] for row in counts) == len(clicks) - len(good)
         late = sum(row["late"] for row in counts)
-        held = shop.views["by_user"].arrow().to_pylist()
+        held = shop.views["by_user"].to_arrow().to_pylist()
         assert sum(row["n"] for row in held) + late == len(good)
         everyone = Counter(each["user"] for each in good)
         assert all(row["n"] <= everyone[row["user"]] for row in held)

@@ -57,7 +57,7 @@ def test_an_expression_that_fails_names_its_view_and_the_record_and_can_be_mende
     mended = pipeline(tmp_path, "try_cast(page AS int)")
     run(mended, spark=spark, once=True, rebuild=True)
     assert mended.views["totals"].get(None) == {"number": None, "n": 1}
-    assert mended.views["fine"].arrow().num_rows == 20
+    assert mended.views["fine"].to_arrow().num_rows == 20
 
 
 STACK = """[STREAM_FAILED] Query [id = 1] terminated with exception: Job aborted: Traceback (most recent call last):
@@ -155,15 +155,15 @@ def test_a_record_that_fails_or_changes_its_types_is_a_dead_letter_alone(spark: 
     assert letters[0]["detail"] == "view pages: cast(page AS int)"
     assert letters[4]["detail"] == "view per: 60 / coalesce(price, 0)"
     assert letters[5]["detail"] == "no value in column at"
-    assert [(row["n"], row["h"]) for row in made.views["days"].arrow().to_pylist()] == [(0, 12), (2, 13)]
+    assert [(row["n"], row["h"]) for row in made.views["days"].to_arrow().to_pylist()] == [(0, 12), (2, 13)]
     assert counts["records"] == 12 == counts["admitted"] + counts["malformed"]
-    assert made.views["per"].arrow().to_pylist() == [{"id": 2, "q": 15.0}]
-    assert {row["number"]: row["k"] for row in made.views["pages"].arrow().to_pylist()} == {0: 3, 1: 2, 2: 3}
-    shares = made.views["shares"].arrow().to_pylist()
+    assert made.views["per"].to_arrow().to_pylist() == [{"id": 2, "q": 15.0}]
+    assert {row["number"]: row["k"] for row in made.views["pages"].to_arrow().to_pylist()} == {0: 3, 1: 2, 2: 3}
+    shares = made.views["shares"].to_arrow().to_pylist()
     assert [(row["n"], row["q"], row["p"]) for row in shares] == [
         (number, 60 / (number - 3), 60 / min(number - 3, 50)) for number in numbers if number != 3
     ]
-    assert [row["n"] for row in made.views["inside"].arrow().to_pylist()] == [n for n in numbers if n != 5]
+    assert [row["n"] for row in made.views["inside"].to_arrow().to_pylist()] == [n for n in numbers if n != 5]
     assert verify(made, spark=spark).equal
     again = run_batch(made, spark=spark, out=tmp_path / "batch")
     assert again.views["pages"].num_rows == 3

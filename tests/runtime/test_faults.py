@@ -41,8 +41,8 @@ def same_as_never_killed(spark: SparkSession, folder: Path, file: Path) -> None:
     undisturbed = load(calm)
     run(undisturbed, spark=spark, once=True)
     for view, other in zip(survivor.views.values(), undisturbed.views.values(), strict=True):
-        assert view.arrow().num_rows > 0
-        assert view.arrow() == other.arrow()
+        assert view.to_arrow().num_rows > 0
+        assert view.to_arrow() == other.to_arrow()
     assert admission(survivor) == admission(undisturbed)
     numbers = [batch for batch, _ in batches(survivor)]
     assert numbers == list(range(len(numbers)))
@@ -163,7 +163,7 @@ def test_what_does_not_belong_together_is_refused_and_a_rebuild_helps(spark: Spa
     append_clicks(tmp_path, 0, 100)
     pipeline = load(file)
     run(pipeline, spark=spark, once=True)
-    whole = {view.name: view.arrow() for view in pipeline.views.values()}
+    whole = {view.name: view.to_arrow() for view in pipeline.views.values()}
     ledger = batches(pipeline)
     check, views = tmp_path / "check", tmp_path / "views.db"
 
@@ -193,8 +193,8 @@ def test_what_does_not_belong_together_is_refused_and_a_rebuild_helps(spark: Spa
     views.write_bytes(kept)
 
     assert batches(pipeline) == ledger
-    assert {view.name: view.arrow() for view in pipeline.views.values()} == whole
+    assert {view.name: view.to_arrow() for view in pipeline.views.values()} == whole
     shutil.rmtree(check)
     run(pipeline, spark=spark, once=True, rebuild=True)
-    assert {view.name: view.arrow() for view in pipeline.views.values()} == whole
+    assert {view.name: view.to_arrow() for view in pipeline.views.values()} == whole
     assert verify(pipeline, spark=spark).equal

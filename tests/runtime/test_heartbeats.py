@@ -63,7 +63,7 @@ def test_a_silent_partition_gets_a_heartbeat_a_batch_and_windows_close(spark: Sp
             log.append("ticks", [Event(json.dumps({"at": each.isoformat()}).encode(), key=KEY) for each in at])
 
         def after(progress: Progress) -> None:
-            closed.append(made.views["closed"].arrow().num_rows)
+            closed.append(made.views["closed"].to_arrow().num_rows)
             append(len(closed))
             if closed[-1] >= 3 or len(closed) > 20:
                 stop.set()
@@ -119,8 +119,8 @@ def test_only_a_heartbeat_of_exactly_our_form_is_one_and_every_record_is_counted
     fates = Counter(fate for *_, fate in forged) + Counter(admitted=2)
     assert {name: counted[name] for name in fates} == fates
     assert counted["records"] == len(forged) + 2 - fates["heartbeats"]
-    assert made.views["counted"].arrow().to_pylist() == [{"n": fates["admitted"]}]
-    assert made.views["named"].arrow().to_pylist() == [{"id": "millstream.heartbeat.7", "name": "n"}]
+    assert made.views["counted"].to_arrow().to_pylist() == [{"n": fates["admitted"]}]
+    assert made.views["named"].to_arrow().to_pylist() == [{"id": "millstream.heartbeat.7", "name": "n"}]
     assert verify(made, spark=spark).equal
 
 
@@ -196,7 +196,7 @@ def test_a_live_run_over_events_of_january_writes_nothing_into_their_topic(spark
         patience.cancel()
         assert (told[-1].admitted, told[-1].late) == (3, 0)
         assert log.bounds("january")[0].end == 2
-    assert made.views["january_closed"].arrow().column("n").to_pylist() == [1]
+    assert made.views["january_closed"].to_arrow().column("n").to_pylist() == [1]
 
 
 def test_who_may_not_write_is_told_once_and_there_are_no_heartbeats(caplog: pytest.LogCaptureFixture) -> None:

@@ -55,7 +55,7 @@ def clicks(first: int, count: int) -> list[Event]:
 
 def outcome(made: Pipeline) -> tuple[Any, ...]:
     counts = [{**row, "topic": "", "watermark": None} for row in admission(made)]
-    return (*(view.frame().rows() for view in made.views.values()), counts)
+    return (*(view.to_polars().rows() for view in made.views.values()), counts)
 
 
 def test_a_pipeline_on_kafka_has_the_views_it_has_on_the_embedded_log_and_names_what_is_gone(
@@ -71,13 +71,13 @@ def test_a_pipeline_on_kafka_has_the_views_it_has_on_the_embedded_log_and_names_
             run(made, spark=spark, once=True)
             # The empty partition held time back; a heartbeat in it is what lets windows close.
             assert log.bounds(topic)[2].end > 0
-            assert made.views["closed"].frame().height > 0
-            assert made.views["closed"].frame().height < made.views["per_minute"].frame().height
-            before = made.views["closed"].frame().rows()
+            assert made.views["closed"].to_polars().height > 0
+            assert made.views["closed"].to_polars().height < made.views["per_minute"].to_polars().height
+            before = made.views["closed"].to_polars().rows()
             log.append(topic, clicks(150, 150))
             run(made, spark=spark, once=True, close=True, rate_limit=100)
-            assert set(before) <= set(made.views["closed"].frame().rows())
-            assert made.views["closed"].frame().rows() == made.views["per_minute"].frame().rows()
+            assert set(before) <= set(made.views["closed"].to_polars().rows())
+            assert made.views["closed"].to_polars().rows() == made.views["per_minute"].to_polars().rows()
         verified = verify(made, spark=spark)
         assert verified.equal, verified
         assert verified.records == 300

@@ -78,7 +78,7 @@ def test_batches_are_bounded_in_bytes_and_bad_records_stop_nothing(
     assert all(after - before <= 10 for before, after in pairwise([0, *done]) if after < 30), "2 MB of the large ones"
     assert (done[-1], seen[-1].admitted, seen[-1].malformed) == (3_032, 30, 3_002)
     length = 200_000 - len('{"n": 0, "text": ""}')
-    rows = made.views["v"].arrow().to_pylist()
+    rows = made.views["v"].to_arrow().to_pylist()
     assert rows == [{"n": 30, "bytes": 30 * length - 20}]
     with open_reader(made.to) as store:
         letters = store.dead_letters("p", limit=5_000).to_pylist()

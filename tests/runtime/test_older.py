@@ -70,7 +70,7 @@ def test_a_run_goes_on_only_where_checkpoint_and_views_fit_together(spark: Spark
             shutil.copytree(path, copy) if path.is_dir() else shutil.copy(path, copy)
     append_clicks(tmp_path, 250, 50)
     check, views = places(tmp_path)
-    whole = {view.name: view.arrow() for view in pipeline.views.values()}
+    whole = {view.name: view.to_arrow() for view in pipeline.views.values()}
 
     def refused(match: str, hint: str = "--rebuild") -> None:
         with pytest.raises(CheckpointMismatch, match=match) as caught:
@@ -79,7 +79,7 @@ def test_a_run_goes_on_only_where_checkpoint_and_views_fit_together(spark: Spark
 
     put(check, copies[1, "check"])
     refused("the checkpoint .*/check is older than the views: it ends at batch 1, they are at batch 4, 3 later")
-    assert {view.name: view.arrow() for view in pipeline.views.values()} == whole
+    assert {view.name: view.to_arrow() for view in pipeline.views.values()} == whole
     put(check, copies[4, "check"])
 
     put(views, copies[1, "views.db"])
@@ -143,7 +143,7 @@ def test_a_topic_that_was_deleted_and_made_again_is_not_the_one_that_was_read(
         log.delete_topic(topic)
         log.create_topic(topic)
         log.append(topic, pages(*"defghijkl"))
-        before = pipeline.views["pages"].frame().rows()
+        before = pipeline.views["pages"].to_polars().rows()
         for call in (
             lambda: run(pipeline, spark=spark, once=True),
             lambda: verify(pipeline, spark=spark),
@@ -153,9 +153,9 @@ def test_a_topic_that_was_deleted_and_made_again_is_not_the_one_that_was_read(
             with pytest.raises(CheckpointMismatch, match=f"topic {topic} was deleted and made again") as caught:
                 call()
             assert "run --rebuild" in caught.value.hint
-        assert pipeline.views["pages"].frame().rows() == before
+        assert pipeline.views["pages"].to_polars().rows() == before
         run(pipeline, spark=spark, once=True, rebuild=True)
-        assert pipeline.views["pages"].frame().rows() == [(page, 1) for page in "defghijkl"]
+        assert pipeline.views["pages"].to_polars().rows() == [(page, 1) for page in "defghijkl"]
         assert verify(pipeline, spark=spark).equal
         if broker:
             return
@@ -210,13 +210,13 @@ def test_history_that_is_gone_is_an_error_unless_it_is_archived_or_to_be_forgott
     assert all(bound.start > 0 for bound in log.bounds("kept").values())
 
     run(kept, spark=spark, once=True)
-    whole = kept.views["pages"].frame().rows()
+    whole = kept.views["pages"].to_polars().rows()
     assert sum(n for _, n in whole) == 60
     assert verify(kept, spark=spark).equal
     assert sum(as_of(kept, "pages", 0, spark=spark)["n"].to_pylist()) == 30
     done = run(kept, spark=spark, once=True, rebuild=True, rate_limit=10)
     assert (done.batch, done.records) == (5, 60)  # an append is a batch, in the archive too
-    assert kept.views["pages"].frame().rows() == whole
+    assert kept.views["pages"].to_polars().rows() == whole
     assert run_batch(kept, spark=spark, out=tmp_path / "out").counts["records"] == 60
     second = datetime.fromtimestamp(
         1_767_225_600.020, UTC
@@ -224,7 +224,7 @@ def test_history_that_is_gone_is_an_error_unless_it_is_archived_or_to_be_forgott
     assert run_batch(kept, spark=spark, start=second, out=tmp_path / "part").counts["records"] == 50
 
     run(lost, spark=spark, once=True)
-    before = lost.views["pages"].frame().rows()
+    before = lost.views["pages"].to_polars().rows()
     calls: list[Callable[..., Any]] = [
         partial(run, once=True, rebuild=True), rebuild, partial(run_batch, to=other), verify, partial(as_of, view="pages", at=0),
     ]  # fmt: skip
@@ -233,10 +233,10 @@ def test_history_that_is_gone_is_an_error_unless_it_is_archived_or_to_be_forgott
             call(lost, spark=spark)
         assert caught.value.missing == (0, 30)
         assert "--forget-history" in caught.value.hint
-    assert lost.views["pages"].frame().rows() == before
+    assert lost.views["pages"].to_polars().rows() == before
     for call in calls[:3]:
         call(lost, spark=spark, forget_history=True)
-    assert sum(n for _, n in lost.views["pages"].frame().rows()) == 30
+    assert sum(n for _, n in lost.views["pages"].to_polars().rows()) == 30
 
     log.delete_topic("kept")
     log.create_topic("kept", 2, TopicSettings(retention=hour, archive="archive"))

@@ -135,7 +135,7 @@ def test_every_operator_streamed_equals_batch(spark: SparkSession, tmp_path: Pat
     run(shop, spark=spark, once=True, close=True)
     checked = verify(shop, spark=spark)
     assert checked.equal, checked
-    views = {name: view.frame() for name, view in shop.views.items()}
+    views = {name: view.to_polars() for name, view in shop.views.items()}
     assert all(frame.height for frame in views.values()), {name: frame.height for name, frame in views.items()}
     # What can be said by hand: nothing is lost on the way through a join or a window.
     assert views["found"]["n"].sum() >= views["found"]["clicks"].sum() > 0
@@ -172,7 +172,7 @@ def test_semi_anti_and_latest_joins_and_processing_time(spark: SparkSession, tmp
 
     def stored(name: str) -> list[tuple[object, ...]]:
         shown = [column for column in shop.views[name].columns if not column.startswith("_")]
-        return sorted(shop.views[name].frame().select(shown).rows(), key=str)
+        return sorted(shop.views[name].to_polars().select(shown).rows(), key=str)
 
     with open_log(shop.log, create=True) as log:
         for topic in ("users", "countries", "pings"):
@@ -195,7 +195,7 @@ def test_semi_anti_and_latest_joins_and_processing_time(spark: SparkSession, tmp
     assert stored("abroad") == [(4, "de")]
     assert stored("told") == [(1, "de"), (1, "it"), (4, "de"), (4, None)]
     run(shop, spark=spark, once=True, close=True)
-    assert shop.views["per_day"].frame()["n"].sum() == 4
+    assert shop.views["per_day"].to_polars()["n"].sum() == 4
     # A replay as one batch meets the table as it is at the end, and only that differs: latest=True says so.
     checked = {view.view: view.equal for view in verify(shop, spark=spark).views}
     assert checked.pop("told") is False
@@ -230,9 +230,9 @@ def test_kernels_in_one_step_after_a_restart(spark: SparkSession, tmp_path: Path
             run(shop, spark=spark, once=True)
     run(shop, spark=spark, once=True, close=True)
     assert verify(shop, spark=spark).equal
-    views = {name: set(view.frame().rows()) for name, view in shop.views.items()}
+    views = {name: set(view.to_polars().rows()) for name, view in shop.views.items()}
     assert views["jumps"] == {(u + 1, 2 * (u + 1), 1) for u in range(5)}
-    found = sorted(shop.views["trend"].frame().select("user", "window_start", "n", "before").rows())
+    found = sorted(shop.views["trend"].to_polars().select("user", "window_start", "n", "before").rows())
     assert [row[2:] for row in found if row[0] == 4] == [(5, None), (5, 5), (10, 5), (10, 10)]
 
 
@@ -270,10 +270,10 @@ def test_event_time_by_an_expression_is_the_same_where_records_are_read_and_in_s
         "admitted": 3, "malformed": 3, "future": 1, "late": 1,
     }  # fmt: skip
     assert "milliseconds" in next(letter["detail"] for letter in letters if letter["reason"] == "future")
-    found = made.views["closed"].arrow().to_pylist()
+    found = made.views["closed"].to_arrow().to_pylist()
     assert [(row["window_start"], row["n"], row["last"]) for row in found] == [
         (begin, 2, begin + timedelta(seconds=59))
     ]
-    owned = sorted((row["window_start"], row["n"]) for row in made.views["owned"].arrow().to_pylist())
+    owned = sorted((row["window_start"], row["n"]) for row in made.views["owned"].to_arrow().to_pylist())
     assert owned == [(begin, 1), (begin + timedelta(minutes=1), 2)]
     assert verify(made, spark=spark).equal  # which decodes everything in Spark

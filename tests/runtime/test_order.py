@@ -66,9 +66,9 @@ def test_events_of_a_backlog_find_what_a_table_had_said_by_then(
     progress = run(made, spark=spark, once=True, rate_limit=LIMIT)
     assert progress.batch is not None
     assert progress.batch >= 2 * ITEMS // LIMIT - 1
-    assert made.views["named"].frame().rows() == [(ITEMS, ITEMS)]
+    assert made.views["named"].to_polars().rows() == [(ITEMS, ITEMS)]
     # Each list came after a hundred sales, and the watermark is a minute, ten sales, behind the last of them.
-    assert dict(made.views["priced"].frame().rows()) == {None: 89, 0: 100, 1: 100, 2: 11}
+    assert dict(made.views["priced"].to_polars().rows()) == {None: 89, 0: 100, 1: 100, 2: 11}
     verified = verify(made, spark=spark)
     assert verified.equal, verified
     assert verified.records == 2 * ITEMS + ITEMS // LIMIT

@@ -38,7 +38,7 @@ def shop(label: str, folder: Path, to: str) -> Pipeline:
 
 
 def outcome(made: Pipeline) -> dict[str, Any]:
-    return {name: sorted(view.arrow().to_pylist(), key=repr) for name, view in made.views.items()}
+    return {name: sorted(view.to_arrow().to_pylist(), key=repr) for name, view in made.views.items()}
 
 
 def test_a_pipeline_in_postgresql_has_the_views_it_has_in_sqlite(
@@ -67,8 +67,8 @@ def test_a_pipeline_in_postgresql_has_the_views_it_has_in_sqlite(
     row = view.get("b", BEGIN)
     assert row is not None
     assert row == pipelines[1].views["per_minute"].get("b", BEGIN)
-    assert view.frame().filter(page="b", window_start=BEGIN)["total"].to_list() == [row["total"]]
-    assert len(view.pandas()) == view.arrow().num_rows
+    assert view.to_polars().filter(page="b", window_start=BEGIN)["total"].to_list() == [row["total"]]
+    assert len(view.to_pandas()) == view.to_arrow().num_rows
 
 
 def test_a_server_that_is_away_when_a_run_starts_is_waited_for(
@@ -102,7 +102,7 @@ def test_a_server_that_is_away_when_a_run_starts_is_waited_for(
             postgres.start()
     assert [text.partition(":")[0] for text in said[:2]] == ["views"] * 2
     assert said[-1] == ""
-    assert made.views["v"].arrow().to_pylist() == [{"n": 5}]
+    assert made.views["v"].to_arrow().to_pylist() == [{"n": 5}]
 
 
 def test_a_server_that_refuses_us_when_a_run_starts_is_an_error_at_once(
@@ -147,4 +147,4 @@ def test_a_server_that_refuses_us_when_a_run_starts_is_an_error_at_once(
     monkeypatch.setenv("PGPASSWORD", "right")
     made = counted("bob", "postgres")
     run(made, spark=spark, once=True)
-    assert made.views["v"].arrow().to_pylist() == [{"n": 5}]
+    assert made.views["v"].to_arrow().to_pylist() == [{"n": 5}]

@@ -107,7 +107,7 @@ def test_a_power_cut_at_any_point_of_a_batch_leaves_the_right_views_or_a_refusal
     shutil.copy(views, tmp_path / "written.db")
     assert batches(pipeline)[-1][0] == 3
     run(pipeline, spark=spark, once=True, rate_limit=50)
-    right = {name: view.arrow() for name, view in pipeline.views.items()}
+    right = {name: view.to_arrow() for name, view in pipeline.views.items()}
 
     outcomes: dict[tuple[str, str, int], str] = {}
     cuts: list[tuple[str, Cut, int]] = [
@@ -127,7 +127,7 @@ def test_a_power_cut_at_any_point_of_a_batch_leaves_the_right_views_or_a_refusal
             outcomes[point, cut.__name__, seed] = error.hint
         else:
             outcomes[point, cut.__name__, seed] = "right"
-            assert {name: view.arrow() for name, view in pipeline.views.items()} == right, (point, cut, seed)
+            assert {name: view.to_arrow() for name, view in pipeline.views.items()} == right, (point, cut, seed)
     assert all(outcome == "right" or "--rebuild" in outcome for outcome in outcomes.values())
     assert outcomes["planned", "newest_batch", 0] == outcomes["written", "newest_batch", 0] == "right"
     assert outcomes["written", "newest_state", 0] != "right"  # which batch 3 begins with

@@ -65,7 +65,7 @@ def expected(rows: list[tuple[str, str, int]]) -> dict[str, list[Any]]:
 
 def held(made: Pipeline) -> dict[str, list[Any]]:
     return {
-        name: sorted(tuple(row[column] for column in view.columns) for row in view.arrow().to_pylist())
+        name: sorted(tuple(row[column] for column in view.columns) for row in view.to_arrow().to_pylist())
         for name, view in made.views.items()
     }
 

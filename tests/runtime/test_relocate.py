@@ -25,12 +25,12 @@ def goes_on(folder: Path, spark: SparkSession, first: int) -> None:
     """The pipeline in a folder takes more records, from the state that it has."""
     (folder / "shop.py").write_text(TEXT.replace("{folder}", str(folder)))
     shop = load(folder / "shop.py")
-    before = shop.views["by_user"].arrow()
+    before = shop.views["by_user"].to_arrow()
     assert before.num_rows == 7
     append_clicks(folder, first, 50)
     done = run(shop, spark=spark, once=True)
     assert done.records == 50
-    assert shop.views["by_user"].arrow() != before
+    assert shop.views["by_user"].to_arrow() != before
     verified = verify(shop, spark=spark)
     assert verified.equal, verified
     assert verified.records == first + 50

@@ -189,8 +189,8 @@ def test_a_batch_that_was_planned_too_large_is_planned_again_with_sinks(spark: S
             return sorted(topic), sorted(files), {row["user"]: row["n"] for row in found}
 
         def held() -> tuple[list[float], list[float], dict[int, int]]:
-            raw = sorted(made().views["raw"].arrow()["amount"].to_pylist())
-            return raw, raw, {row["user"]: row["n"] for row in made().views["users"].arrow().to_pylist()}
+            raw = sorted(made().views["raw"].to_arrow()["amount"].to_pylist())
+            return raw, raw, {row["user"]: row["n"] for row in made().views["users"].to_arrow().to_pylist()}
 
         def batches() -> int:
             with open_writer(made().to) as sink:

@@ -42,7 +42,7 @@ def newest(changes: dict[int, list[dict[str, Any] | None]]) -> list[dict[str, An
 
 
 def held(pipeline: Pipeline) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = pipeline.views["by_user"].arrow().to_pylist()
+    rows: list[dict[str, Any]] = pipeline.views["by_user"].to_arrow().to_pylist()
     return rows
 
 

@@ -48,7 +48,7 @@ def test_sketches_go_on_from_a_checkpoint_and_stay_near_the_exact_answer(spark: 
                 last = minute == 3
                 run(shop, spark=spark, once=True, close=last, rate_limit=2_000, progress=progress.append)
     assert len(progress) >= 6
-    views = {name: view.frame() for name, view in shop.views.items()}
+    views = {name: view.to_polars() for name, view in shop.views.items()}
     assert views["slow"].height == 4
     assert (views["slow"]["low"] < views["slow"]["p"]).all()
     assert (views["slow"]["p"] < views["slow"]["high"]).all()

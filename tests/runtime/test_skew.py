@@ -42,8 +42,8 @@ def test_a_key_with_half_of_all_events_is_right(spark: SparkSession, tmp_path: P
         log.create_topic("clicks", 2)
         log.append("clicks", [event(7 if number % 2 else number % 100, number) for number in range(20_000)])
     run(made, spark=spark, once=True, rate_limit=10_000)
-    assert dict(made.views["counts"].frame().rows())[7] == 10_000
-    assert {row["user"]: row["n"] for row in made.views["visits"].frame().rows(named=True)}[7] == 10_000
+    assert dict(made.views["counts"].to_polars().rows())[7] == 10_000
+    assert {row["user"]: row["n"] for row in made.views["visits"].to_polars().rows(named=True)}[7] == 10_000
 
 
 def test_a_key_that_meets_itself_too_often_stops_the_run_and_is_named(spark: SparkSession, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def event(key: object, minute: float, **values: object) -> Event:
 
 def rows(view: Any) -> list[tuple[Any, ...]]:
     names = [name for name in view.columns if not name.startswith("_")]
-    return sorted(view.frame().select(names).rows())
+    return sorted(view.to_polars().select(names).rows())
 
 
 @pytest.mark.parametrize("engine", ["sqlite", "kafka"])

@@ -34,7 +34,7 @@ def test_a_view_is_given_as_it_was(
 
     def look(progress: Progress) -> None:
         assert progress.batch is not None
-        seen[progress.batch] = {name: view.arrow() for name, view in shop.views.items()}
+        seen[progress.batch] = {name: view.to_arrow() for name, view in shop.views.items()}
 
     run(shop, spark=spark, once=True, rate_limit=60, progress=look)
     assert len(seen) >= 4

@@ -50,7 +50,7 @@ def shop(spark: SparkSession, tmp_path: Path) -> Pipeline:
 
 
 def rows(pipeline: Pipeline, view: str, *columns: str) -> list[tuple[Any, ...]]:
-    return sorted(pipeline.views[view].frame().select(columns).rows())
+    return sorted(pipeline.views[view].to_polars().select(columns).rows())
 
 
 def test_a_filter_guards_a_function_in_python(shop: Pipeline, spark: SparkSession) -> None:

@@ -174,6 +174,6 @@ def test_on_spark_rows_of_every_type_of_key_come_and_go(spark: SparkSession, url
     made = pipeline("reader", topics | {foreign: ("string",)}, url, tmp_path)
     run(made, spark=spark, once=True)
     for topic, left in lefts.items():
-        found = made.views[f"of_{topic.replace('-', '_')}"].frame()
+        found = made.views[f"of_{topic.replace('-', '_')}"].to_polars()
         assert sorted(found.rows(), key=repr) == sorted(left.rows(), key=repr), topics[topic]
-    assert made.views[f"of_{foreign.replace('-', '_')}"].frame().rows() == [("stays", 9)]
+    assert made.views[f"of_{foreign.replace('-', '_')}"].to_polars().rows() == [("stays", 9)]

@@ -99,7 +99,7 @@ def _reading(world: World) -> Iterator[None]:
     def read() -> None:
         while not stop.wait(0.05):
             try:
-                view.arrow()
+                view.to_arrow()
                 reads[0] += 1
             except ViewStoreUnavailable:
                 pass

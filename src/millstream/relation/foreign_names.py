@@ -27,7 +27,7 @@ _METHODS = {
     **dict.fromkeys(("applyInPandas", "apply", "map", "flatMap", "transform"), "map_groups(f, key, schema)"),
     **dict.fromkeys(("crossJoin", "merge"), 'join(other, on="id")'),
     **dict.fromkeys(("show", "collect", "count", "toPandas", "toDF", "toArrow", "writeStream", "write", "cache", "persist"),
-                    "view(name, relation) of the pipeline, then run(pipeline) and view.frame()"),
+                    "view(name, relation) of the pipeline, then run(pipeline) and view.to_polars()"),
     **dict.fromkeys(("subtract", "exceptAll"), 'join(other, on="id", how="anti")'),
     **dict.fromkeys(("intersect", "intersectAll"), 'join(other, on="id", how="semi")'),
     **dict.fromkeys(("schema", "dtypes", "printSchema"), "columns"),

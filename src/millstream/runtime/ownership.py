@@ -137,7 +137,7 @@ def first_rows(wanted: SinkDefinition, view: View) -> pa.Table:
             f"sink {wanted.name}: it is new, and what it has missed of view {view.name} is kept nowhere",
             hint="run with --rebuild: the views are computed anew from the log, and the sink gets all of it",
         )
-    return view.arrow()
+    return view.to_arrow()
 
 
 def refuse_beside(pipeline: Pipeline) -> None:
