@@ -172,7 +172,7 @@ def test_a_view_that_is_kept_nowhere_has_nothing_to_read_and_another_fingerprint
     made.views["passing"] = replace(passing, kept=True)
     assert len({before, among, made.fingerprint()}) == 3
     with pytest.raises(PlanError, match="no store refuses its rows") as error:
-        made.view("picky", users, to="nowhere", refused="dead letter")
+        made.view("picky", users, to="nowhere", refused="dead_letter")
     assert error.value.hint == "a sink has a refused= of its own"
 
 
@@ -237,7 +237,7 @@ class Wrong:
         (lambda w: w.p.view("v", w.clicks.group_by("page")), "view v: expected a relation; found Grouped", ".agg"),
         (lambda w: Pipeline("other").view("v", w.clicks), "view v: stream clicks (at ", ""),
         (lambda w: w.p.view("v", w.clicks, emit="never"), 'expected emit to be "changes" or "final"; found \'never\'', ""),
-        (lambda w: w.p.view("v", w.clicks, refused="no"), 'expected refused to be "stop" or "dead letter"; found \'no\'', ""),
+        (lambda w: w.p.view("v", w.clicks, refused="no"), 'expected refused to be "stop" or "dead_letter"; found \'no\'', ""),
         (lambda w: w.p.view("v", w.clicks, emit="final"), "there is no window", "tumbling"),
         (lambda w: w.p.view("v", w.users, key="nam"), "view v: key: no column nam", "did you mean name?"),
         (lambda w: w.p.view("v", w.clicks, key="page"), "view v: its rows are told apart by where in the log", "group_by"),

@@ -146,7 +146,7 @@ class Pipeline:
         idle: Duration | None = "30 seconds",
         clock: Clock | None = None,
         sequence: tuple[str, str] | None = None,
-        failed: Policy = "dead letter",
+        failed: Policy = "dead_letter",
     ) -> Relation:
         """Define a stream: a topic of facts. ``schema`` is Spark DDL, ``time`` the column that says when a fact happened.
 
@@ -192,7 +192,7 @@ class Pipeline:
         key: str | Sequence[str],
         topic: str | None = None,
         codec: Codec = "json",
-        failed: Policy = "dead letter",
+        failed: Policy = "dead_letter",
     ) -> Relation:
         """Define a table: a topic of changes, the latest of each key being its row; a tombstone deletes it.
 
@@ -328,8 +328,8 @@ class Pipeline:
 
         ``to`` is ``topic:NAME`` (of the pipeline's log, or ``topic:NAME@LOG``), ``redis://HOST:PORT/DB``, ``files:FOLDER``
         (Parquet, or ``files:FOLDER?format=json``; ``partition=day,minute`` in folders by these columns) or a function of
-        changes. ``mode`` is exactly once where that can be, which a
-        function cannot: at least once then, each change with an id that stays the same. ``refused`` says what happens to a row
+        changes. ``mode`` is ``"exactly_once"`` where that can be, which a
+        function cannot: ``"at_least_once"`` then, each change with an id that stays the same. ``refused`` says what happens to a row
         that is not taken.
         """
         place = here()

@@ -44,7 +44,7 @@ def test_a_log_that_has_failed_is_not_waited_for(tmp_path: Path) -> None:
     assert said == []
 
 
-@pytest.mark.parametrize("mode", ["exactly once", "at most once"])
+@pytest.mark.parametrize("mode", ["exactly_once", "at_most_once"])
 def test_a_sink_into_such_a_log_ends_the_run_and_loses_nothing(tmp_path: Path, mode: Mode) -> None:
     view = View(tmp_path, lambda: TopicSink(open_log(f"sqlite:{tmp_path / 'log.db'}"), "t", "p", ("k",)), mode=mode)
     view.start()

@@ -37,14 +37,14 @@ from tests.runtime.shop_file import append_clicks, load, write_shop
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64())])
 TARGET = Target("totals", SCHEMA, ("k",))
-WANTED = SinkDefinition("out", "totals", "the place", "exactly once", "stop", Place("f.py", 1))
+WANTED = SinkDefinition("out", "totals", "the place", "exactly_once", "stop", Place("f.py", 1))
 Rows = dict[str, int]
 
 
 class View:
     """A view and its sink: batches are sent, then stored, as a run does it."""
 
-    def __init__(self, folder: Path, opened: Callable[[], Sink], mode: Mode = "exactly once") -> None:
+    def __init__(self, folder: Path, opened: Callable[[], Sink], mode: Mode = "exactly_once") -> None:
         self.folder, self.opened, self.wanted = folder, opened, replace(WANTED, mode=mode)
         self.rows: Rows = {}
         self.batch: int | None = None

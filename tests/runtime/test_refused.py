@@ -85,10 +85,10 @@ def test_refused_rows_stop_the_run_or_become_dead_letters_and_nothing_else_notic
     append(tmp_path, BATCHES[0])
     with pytest.raises(PipelineError, match="text with a NUL") as caught:
         run(shop(tmp_path, address, "stop"), spark=spark, once=True)
-    assert 'refused="dead letter"' in (caught.value.hint or "")
+    assert 'refused="dead_letter"' in (caught.value.hint or "")
     assert letters(address) == []
 
-    made = shop(tmp_path, address, "dead letter")
+    made = shop(tmp_path, address, "dead_letter")
     assert made.fingerprint() == shop(tmp_path, address, "stop").fingerprint()
     told: list[Change] = []
     made.sink("told", made.views["newest"], told.extend)

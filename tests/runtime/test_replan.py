@@ -35,7 +35,7 @@ from millstream.testing import RedisServer
 from tests.runtime.shop_file import TEXT, append_clicks, load, write_shop
 
 SCHEMA = pa.schema([("n", pa.int64())])
-WANTED = SinkDefinition("out", "v", "the place", "exactly once", "stop", Place("f.py", 1))
+WANTED = SinkDefinition("out", "v", "the place", "exactly_once", "stop", Place("f.py", 1))
 STORED = Entry("c", 2, 1, {}, {}, {}, datetime.now(UTC))
 
 
@@ -151,7 +151,7 @@ def test_a_kill_right_after_a_sink_was_sealed_leaves_one_that_goes_on(shop: Shop
 
 
 def test_where_nobody_knows_what_a_sink_has_the_batch_stays(shop: Shop) -> None:
-    shop.sinks["tell"] = (replace(WANTED, mode="at least once"), FunctionSink(print, "p"))
+    shop.sinks["tell"] = (replace(WANTED, mode="at_least_once"), FunctionSink(print, "p"))
     assert "sink tell gets batches at least once" in shop.unplan()
     assert newest_planned(shop.folder) == 3
 

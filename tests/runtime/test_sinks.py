@@ -121,7 +121,7 @@ def test_a_sink_that_is_away_is_waited_for_and_seen_and_a_refused_row_becomes_a_
         run(pipeline("stop"), spark=spark, once=True)
     failures = iter([OSError("no route"), TimeoutError("no answer")])
     seen: list[Progress] = []
-    run(pipeline("dead letter"), spark=spark, once=True, progress=seen.append)
+    run(pipeline("dead_letter"), spark=spark, once=True, progress=seen.append)
     assert [each.waiting.partition("; next")[0] for each in seen if each.waiting] == [
         "batch 0, which stays as it was planned, whatever the limits are now: sink picky gets batches at least once, so nobody"
         " knows what it has of it",
@@ -182,7 +182,7 @@ def test_at_most_once_never_sends_again(spark: SparkSession, tmp_path: Path) -> 
         raise OSError("no route")
 
     pipeline = load(file)
-    pipeline.sink("once", pipeline.views["by_user"], broken, mode="at most once", refused="dead letter")
+    pipeline.sink("once", pipeline.views["by_user"], broken, mode="at_most_once", refused="dead_letter")
     run(pipeline, spark=spark, once=True)
     assert calls == [7]
     with open_reader(pipeline.to) as store:

@@ -179,7 +179,7 @@ def test_a_whole_file_can_be_read_from_the_input(shop: Path) -> None:
                 {"view": "big", "columns": "page, n", "key": "", "emit": "temporary", "to": ""},
             ],
         ),
-        ("SHOW SINKS", [{"sink": "told", "view": "pages", "to": "files:out", "mode": "exactly once", "refused": "stop"}]),
+        ("SHOW SINKS", [{"sink": "told", "view": "pages", "to": "files:out", "mode": "exactly_once", "refused": "stop"}]),
         ("DESCRIBE Clicks", [{"column": "page", "type": "string"}, {"column": "n", "type": "int"}, {"column": "at", "type": "timestamp"}]),
         ("DESC pages", [{"column": "page", "type": "string"}, {"column": "n", "type": "bigint"}]),
     ],

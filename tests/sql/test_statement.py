@@ -30,7 +30,7 @@ CREATE STREAM epochs (ms BIGINT, at AS timestamp_millis(ms), WATERMARK FOR at AS
 CREATE TEMPORARY VIEW bids AS SELECT page, dateTime FROM events WHERE kind = 2 AND page <> ';';
 CREATE VIEW pages WITH (to = 'sqlite:other.db', unbounded = true) AS SELECT page, dateTime FROM bids EMIT CHANGES;
 CREATE VIEW names WITH (key = 'name', to = 'nowhere') AS SELECT name, id FROM users;
-CREATE SINK out INTO 'files:out' FROM Pages WITH (mode = 'at least once', refused = 'dead letter');
+CREATE SINK out INTO 'files:out' FROM Pages WITH (mode = 'at_least_once', refused = 'dead_letter');
 """
 
 
@@ -65,7 +65,7 @@ def in_python() -> Pipeline:
     bids = events.where("kind = 2 AND page <> ';'").select("page", "dateTime")
     pages = shop.view("pages", bids, to="sqlite:other.db", unbounded=True)
     shop.view("names", users.select("name", "id"), key="name", to="nowhere")
-    shop.sink("out", pages, "files:out", mode="at least once", refused="dead letter")
+    shop.sink("out", pages, "files:out", mode="at_least_once", refused="dead_letter")
     return shop
 
 

@@ -507,7 +507,7 @@ class _Builder:
         self._connect(_Rows(maker, {}), port, {name: expression.quote(name) for name in names})
         select = tuple(Named(name, name) for name in names)
         # What came too late is a dead letter already, and its side table has no definition to say otherwise.
-        self.outputs.append(Output(number, f"{source.name}_late", to, names, select, (), (), True, "dead letter"))
+        self.outputs.append(Output(number, f"{source.name}_late", to, names, select, (), (), True, "dead_letter"))
 
 
 def _held(sides: _Sides, texts: Sequence[str], rows: _Rows) -> bool:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, ClassVar, Literal, TypeAlias
 
-Policy: TypeAlias = Literal["stop", "dead letter"]
+Policy: TypeAlias = Literal["stop", "dead_letter"]
 Late: TypeAlias = Literal["drop", "route", "correct"]
 Emit: TypeAlias = Literal["changes", "final"]
 How: TypeAlias = Literal["inner", "left", "right", "full", "semi", "anti"]
@@ -116,7 +116,7 @@ class Source:
     key: tuple[str, ...] = ()
     time: EventTime | None = None
     sequence: Sequence | None = None
-    failed: Policy = "dead letter"
+    failed: Policy = "dead_letter"
     """What happens to a record on which an expression fails: it alone is rejected, or it stops the pipeline."""
     place: Place = field(default=NOWHERE, compare=False)
 

@@ -13,7 +13,7 @@ from millstream.relation.nodes import Place, Policy
 from millstream.relation.source import either
 from millstream.secret import check_address, redacted
 
-Mode: TypeAlias = Literal["exactly once", "at least once", "at most once"]
+Mode: TypeAlias = Literal["exactly_once", "at_least_once", "at_most_once"]
 
 _EXPECTED = "topic:NAME, topic:NAME@LOG, redis://HOST:PORT/DB, files:FOLDER or a function"
 
@@ -80,7 +80,7 @@ def checked_sink(
     refused: Policy,
 ) -> Mode:
     """How surely a sink sends; PlanError if it cannot, or there is no such place."""
-    modes: tuple[Mode, ...] = ("at least once", "at most once") if callable(to) else get_args(Mode)
+    modes: tuple[Mode, ...] = ("at_least_once", "at_most_once") if callable(to) else get_args(Mode)
     mode = mode or modes[0]
     if mode not in modes:
         raise PlanError(

@@ -205,7 +205,7 @@ def describe_source(source: Source) -> dict[str, Any]:
             for each in fields(source.time)
             if (value := getattr(source.time, each.name)) not in (None, "")
         }
-    if source.failed != "dead letter":
+    if source.failed != "dead_letter":
         described["failed"] = source.failed
     if source.sequence:
         described["sequence"] = [source.sequence.producer, source.sequence.number]

@@ -193,7 +193,7 @@ def accepted(
     """
     taken, refused = dict(tables), []
     for output in chain.outputs:
-        judge = judge_at(output.to) if output.kept and output.refused == "dead letter" else None
+        judge = judge_at(output.to) if output.kept and output.refused == "dead_letter" else None
         if judge is not None and output.name in taken:
             taken[output.name], found = sort_out(targets[output.name], taken[output.name], judge, anew=anew)
             refused += [(refused_by(output.name), each) for each in found]

@@ -210,7 +210,7 @@ def _culprit(spark: SparkSession, pipeline: Pipeline, chain: Chain, position: Po
                         f"{_place(pipeline, views)}view {views}: {each.written} fails on {feed.source.topic}/{partition}"
                         f" offset {low}: {why}",
                         hint="use a form that gives null instead (try_cast, try_divide, …), keep such records out with where(),"
-                        f' or define {feed.source.kind} {feed.source.name} with failed="dead letter"; `millstream consume`'
+                        f' or define {feed.source.kind} {feed.source.name} with failed="dead_letter"; `millstream consume`'
                         " shows the record; then run again",
                     )
     return None

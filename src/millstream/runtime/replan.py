@@ -39,8 +39,8 @@ def unplan(
         return ""
     stays = f"batch {planned}, which stays as it was planned, whatever the limits are now: sink "
     for name, (wanted, _) in sinks.items():
-        if wanted.mode != "exactly once":
-            return f"{stays}{name} gets batches {wanted.mode}, so nobody knows what it has of it"
+        if wanted.mode != "exactly_once":
+            return f"{stays}{name} gets batches {wanted.mode.replace('_', ' ')}, so nobody knows what it has of it"
         if (numbers[name] or 0) >= marks[name].number(planned):
             return f"{stays}{name} has it"
         if (marks[name].acknowledged(marks[name].number(planned)) or 0) > (numbers[name] or 0):

@@ -175,7 +175,7 @@ class Sender:
             return []
         payload, refused = self._sink.pack(change_set)
         self._judge(refused)
-        once = self.wanted.mode == "at most once"
+        once = self.wanted.mode == "at_most_once"
         if once and (self._marks.get("begun") or -1) >= sequence:
             return refused
         failpoint("sink.before_send")
@@ -189,7 +189,7 @@ class Sender:
                 later = [Refusal(f"batch {sequence - self._marks.number(0)}", f"not sent: {error.message}")]
                 return [*refused, *later]  # it is lost, which is what was asked for: never twice
         else:
-            marked = self.wanted.mode == "exactly once"
+            marked = self.wanted.mode == "exactly_once"
             later = self._patience.call(
                 f"sink {self.wanted.name}",
                 lambda: self._sink.send(payload, sequence, marked=marked, after=after if marked else None),
@@ -205,7 +205,7 @@ class Sender:
             raise RowRefused(
                 f"sink {self.wanted.name} to {self.wanted.where}: {len(refused)} refused, the first ({refused[0].row}):"
                 f" {refused[0].why}",
-                hint='keep such rows out of the view, or define the sink with refused="dead letter"',
+                hint='keep such rows out of the view, or define the sink with refused="dead_letter"',
             )
 
 

@@ -132,7 +132,7 @@ def _decode_feed(frame: DataFrame, feed: Feed, made: list[str], chain: Chain) ->
         who, nth = (guarded(spark, text, usable) for text in (source.sequence.producer, source.sequence.number))
         values["_who"] = f"CASE WHEN {usable} THEN cast(({who}) AS string) END"
         values["_nth"] = f"CASE WHEN {usable} THEN cast(({nth}) AS bigint) END"
-    fails = _texts(feed, chain) if source.failed == "dead letter" else {}
+    fails = _texts(feed, chain) if source.failed == "dead_letter" else {}
     if fails:
         tries = {name: f"_try{index}" for index, name in enumerate(fails)}
         frame = frame.select(*names, *(tried(spark, values[name]).alias(tries[name]) for name in fails))

@@ -133,7 +133,7 @@ def _encoded(series: pl.Series, type_: Any, what: str) -> pl.Series:
         raise PipelineError(
             f"{what}: found {unfit[1]}: {text(series.filter(unfit[0])[0]):.200}; nothing of the batch was written",
             hint="keep it out of the view: where(…), or replace(column, '\\0', '') for text;"
-            ' or define the view with refused="dead letter"',
+            ' or define the view with refused="dead_letter"',
         )
     if t.is_timestamp(type_):
         return _times(series)
