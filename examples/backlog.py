@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from millstream import Event, Pipeline, run, tumbling
+from millstream import Event, Pipeline, run, window
 from millstream.log.embedded.engine import SqliteLog
 
 MINUTE = timedelta(minutes=1)
@@ -53,7 +53,7 @@ def pipeline(folder: Path, by: str) -> Pipeline:
     # An event that is up to an hour late still counts where it belongs.
     late = {"late": "correct", "lateness": "1 hour"}
     requests = made.stream("requests", "agent string, at timestamp", time=time, idle=None, **late)
-    made.view("requests_per_window", requests.group_by(tumbling(time, SIZE)).agg(n="count(*)"))
+    made.view("requests_per_window", requests.group_by(window.tumbling(time, SIZE)).agg(n="count(*)"))
     return made
 
 

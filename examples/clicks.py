@@ -4,7 +4,7 @@ An event may come 10 seconds behind the newest one of its partition; one that is
 amends the minute it belongs to. What is later than that is rejected, and kept as a dead letter.
 """
 
-from millstream import Pipeline, tumbling
+from millstream import Pipeline, window
 
 shop = Pipeline("shop", log="sqlite:demo.db", to="sqlite:shop.views.db")
 
@@ -20,7 +20,7 @@ clicks = shop.stream(
 
 shop.view(
     "per_minute",
-    clicks.group_by("page", tumbling("at", "1 minute")).agg(n="count(*)", people="count(distinct user)"),
+    clicks.group_by("page", window.tumbling("at", "1 minute")).agg(n="count(*)", people="count(distinct user)"),
 )
 
 shop.view("users", clicks.group_by("user").agg(n="count(*)", last_page="last(page, at)", last_seen="max(at)"))

@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from millstream import Pipeline, tumbling
+from millstream import Pipeline
 from millstream.testing import Trial
+from millstream.window import tumbling
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 EVIL = "<script>alert('&')</script>"

@@ -20,10 +20,11 @@ from millstream.errors import ConfigError, PlanError, UnknownView, ViewError, Vi
 from millstream.load import load_pipeline
 from millstream.pipeline import Pipeline
 from millstream.relation.nodes import Column, EventTime, Sequence, Source
-from millstream.relation.relation import Relation, tumbling
+from millstream.relation.relation import Relation
 from millstream.relation.source import Clock
 from millstream.store import open_writer
 from millstream.store.contract import Batch, Target
+from millstream.window import tumbling
 
 CLICK = "user_id long, page string, at timestamp, sent_at timestamp, got_at timestamp"
 AVRO = {

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from millstream.version import __version__
 
 if TYPE_CHECKING:
+    from millstream import frame as frame
+    from millstream import window as window
     from millstream.codec import Avro, Json, Text
     from millstream.errors import MillstreamError
     from millstream.event import Event, Record, TopicPartition
@@ -19,19 +21,18 @@ if TYPE_CHECKING:
     from millstream.log import Log, open_log
     from millstream.log.archive import Archive
     from millstream.log.contract import QueueSettings, TopicSettings
-    from millstream.log.lag import lag
+    from millstream.log.lag import group_lag
     from millstream.log.producer import Buffer, Producer
     from millstream.pipeline import Pipeline
     from millstream.relation.relation import Relation
     from millstream.relation.source import Clock
-    from millstream.relation.window import hopping, rows, session, sliding, span, tumbling
-    from millstream.runtime.batch import Batched, run_batch
+    from millstream.runtime.batch import BatchResult, run_batch
     from millstream.runtime.rebuild import rebuild, roll_back
     from millstream.runtime.run import Progress, run
     from millstream.runtime.time_travel import as_of
-    from millstream.runtime.verify import Verified, verify
+    from millstream.runtime.verify import Verification, verify
     from millstream.sink.files import committed_files
-    from millstream.sink.function import Change, Refuse
+    from millstream.sink.function import Change, RejectChange
     from millstream.spark.read import read_batch, read_stream
     from millstream.spark.session import spark_session
     from millstream.view import View
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Archive",
     "Avro",
-    "Batched",
+    "BatchResult",
     "Buffer",
     "Change",
     "Clock",
@@ -52,39 +53,36 @@ __all__ = [
     "Progress",
     "QueueSettings",
     "Record",
-    "Refuse",
+    "RejectChange",
     "Relation",
     "Text",
     "TopicPartition",
     "TopicSettings",
-    "Verified",
+    "Verification",
     "View",
     "__version__",
     "as_of",
     "committed_files",
-    "hopping",
-    "lag",
+    "group_lag",
     "load_pipeline",
     "open_log",
     "read_batch",
     "read_stream",
     "rebuild",
     "roll_back",
-    "rows",
     "run",
     "run_batch",
-    "session",
-    "sliding",
-    "span",
     "spark_session",
-    "tumbling",
     "verify",
 ]
+
+_NAMESPACES = ("frame", "window")
+"""Public too, and not for ``import *``, which would put them over ``pyspark.sql.functions.window`` and many a variable."""
 
 _LATER = {
     "Archive": "millstream.log.archive",
     "Avro": "millstream.codec",
-    "Batched": "millstream.runtime.batch",
+    "BatchResult": "millstream.runtime.batch",
     "Buffer": "millstream.log.producer",
     "Change": "millstream.sink.function",
     "Clock": "millstream.relation.source",
@@ -97,41 +95,37 @@ _LATER = {
     "Progress": "millstream.runtime.run",
     "QueueSettings": "millstream.log.contract",
     "Record": "millstream.event",
-    "Refuse": "millstream.sink.function",
+    "RejectChange": "millstream.sink.function",
     "Relation": "millstream.relation.relation",
     "Text": "millstream.codec",
     "TopicPartition": "millstream.event",
     "TopicSettings": "millstream.log.contract",
-    "Verified": "millstream.runtime.verify",
+    "Verification": "millstream.runtime.verify",
     "View": "millstream.view",
     "as_of": "millstream.runtime.time_travel",
     "committed_files": "millstream.sink.files",
-    "hopping": "millstream.relation.window",
-    "lag": "millstream.log.lag",
+    "group_lag": "millstream.log.lag",
     "load_pipeline": "millstream.load",
     "open_log": "millstream.log",
     "read_batch": "millstream.spark.read",
     "read_stream": "millstream.spark.read",
     "rebuild": "millstream.runtime.rebuild",
     "roll_back": "millstream.runtime.rebuild",
-    "rows": "millstream.relation.window",
     "run": "millstream.runtime.run",
     "run_batch": "millstream.runtime.batch",
-    "session": "millstream.relation.window",
-    "sliding": "millstream.relation.window",
-    "span": "millstream.relation.window",
     "spark_session": "millstream.spark.session",
-    "tumbling": "millstream.relation.window",
     "verify": "millstream.runtime.verify",
 }
 
 
 def __dir__() -> list[str]:
     """What completion shows: the public names, loaded or not."""
-    return sorted(__all__)
+    return sorted((*__all__, *_NAMESPACES))
 
 
 def __getattr__(name: str) -> Any:
+    if name in _NAMESPACES:
+        return import_module(f"millstream.{name}")
     if name in _LATER:
         return getattr(import_module(_LATER[name]), name)
     raise AttributeError(f"module 'millstream' has no attribute {name!r}")

@@ -281,7 +281,7 @@ class Pipeline:
             if emit == "final" and not has_window(relation.node):
                 raise PlanError(
                     f'{what}: emit="final" needs an end to wait for, and there is no window',
-                    hint='group by a window: group_by(tumbling("at", "1 minute"), …)',
+                    hint='group by a window: group_by(window.tumbling("at", "1 minute"), …)',
                 )
             if (
                 key is not None

@@ -13,7 +13,8 @@ import pytest
 from millstream.cli import execute
 
 TEXT = """
-from millstream import Pipeline, tumbling
+from millstream import Pipeline
+from millstream.window import tumbling
 
 shop = Pipeline("shop", log="sqlite:nowhere/log.db")
 clicks = shop.stream("clicks", "user long, page string, at timestamp", time="at", delay="10 seconds")

@@ -29,7 +29,7 @@ from millstream.event import Event, Record, TopicPartition, from_millis
 from millstream.log.archive import Archive
 from millstream.log.contract import Log, QueueSettings, TopicSettings, Worker
 from millstream.log.embedded.file import MOST_BYTES
-from millstream.log.lag import lag, plan_reset, reset
+from millstream.log.lag import group_lag, plan_reset, reset
 from millstream.log.producer import Buffer, Producer
 from tests.waiting import until
 
@@ -513,13 +513,13 @@ class LogContract:
         group = name("group")
         offsets = log.append(topic, [Event(b"%d" % i) for i in range(10)]).offsets
         log.commit_group(group, {TopicPartition(topic, 0): offsets[4]})
-        (row,) = lag(log, groups=[group])
+        (row,) = group_lag(log, groups=[group])
         assert (row.topic, row.partition, row.committed) == (topic, 0, offsets[4])
         assert row.records == log.bounds(topic)[0].end - offsets[4]
-        waited = until(lambda: lag(log, groups=[group])[0].seconds > row.seconds)
+        waited = until(lambda: group_lag(log, groups=[group])[0].seconds > row.seconds)
         assert waited
         log.commit_group(group, {TopicPartition(topic, 0): log.bounds(topic)[0].end})
-        (row,) = lag(log, groups=[group])
+        (row,) = group_lag(log, groups=[group])
         assert (row.records, row.seconds, row.warning) == (0, 0.0, "")
 
     def test_lag_warns_before_retention_takes_what_is_unread(self, log: Log) -> None:
@@ -527,9 +527,9 @@ class LogContract:
         group = name("group")
         log.append(topic, [Event(b"x", time=datetime.now(UTC))])
         log.commit_group(group, {TopicPartition(topic, 0): 0})
-        assert lag(log, groups=[group])[0].warning == ""
+        assert group_lag(log, groups=[group])[0].warning == ""
         log.alter_topic(topic, settings=TopicSettings(retention=timedelta(milliseconds=500)))
-        warning = until(lambda: lag(log, groups=[group])[0].warning)
+        warning = until(lambda: group_lag(log, groups=[group])[0].warning)
         assert "expires in" in warning or "gone" in warning  # Kafka may be quicker than we look
 
     @pytest.mark.parametrize("to", ["earliest", "latest", "offset", "time"])
@@ -575,7 +575,7 @@ class LogContract:
         assert caught.value.missing == (first, start)
         group = name("group")
         log.commit_group(group, {TopicPartition(topic, 0): first})
-        assert "gone" in lag(log, groups=[group])[0].warning
+        assert "gone" in group_lag(log, groups=[group])[0].warning
         with log.consumer(topic, group) as behind, pytest.raises(OffsetOutOfRange, match="are gone"):
             until(lambda: behind.poll(10, 0.2))
 

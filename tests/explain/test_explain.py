@@ -9,16 +9,18 @@ from xml.etree import ElementTree
 
 import pytest
 
-from millstream import Pipeline, Relation, hopping, rows, session, sliding, span, tumbling
+from millstream import Pipeline, Relation
 from millstream.errors import PlanError, UnknownView
 from millstream.explain.explain import condition, explain, explain_chain
 from millstream.explain.report import Explanation, Step
 from millstream.explain.svg import svg
+from millstream.frame import rows, span
 from millstream.plan import describe, retention
 from millstream.plan import spec as specs
 from millstream.plan.build import Chain, Feed, Operator, ViewPlan, build_chain
 from millstream.relation import properties
 from millstream.relation.nodes import Frame, Look, Node, inputs_of
+from millstream.window import hopping, session, sliding, tumbling
 
 HOUR = 3_600_000_000
 SHOP = Pipeline("shop")

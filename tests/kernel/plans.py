@@ -13,12 +13,13 @@ from itertools import count
 from random import Random
 from typing import Any
 
+from millstream.frame import rows, span
 from millstream.plan.build import micros
 from millstream.plan.spec import Order
 from millstream.relation.nodes import Aggregation, Frame, Look, Source, Ties
 from millstream.relation.properties import event_time, is_stream, lateness
 from millstream.relation.relation import Relation
-from millstream.relation.window import hopping, rows, session, sliding, span, tumbling
+from millstream.window import hopping, session, sliding, tumbling
 from tests.kernel import plan_oracle as means
 from tests.kernel import shop
 from tests.kernel.plan_oracle import Meaning, Row, Value

@@ -10,13 +10,15 @@ from typing import Any
 
 import polars as pl
 
-from millstream import Pipeline, Relation, rows, session, sliding, span, tumbling
+from millstream import Pipeline, Relation
 from millstream.errors import PlanError
+from millstream.frame import rows, span
 from millstream.kernel.schemas import raw_schemas
 from millstream.plan.build import Chain
 from millstream.relation.predicate import kinds_of
 from millstream.relation.properties import event_time
 from millstream.scalar.compile import compile_scalar
+from millstream.window import session, sliding, tumbling
 from tests.kernel import oracle
 from tests.kernel.local import STAMP, Local, Rec, hashable, types_by_name
 

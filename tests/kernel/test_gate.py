@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millstream import Pipeline, Record, tumbling
+from millstream import Pipeline, Record
 from millstream.decode.decoder import Decoder, FeedDecoder
 from millstream.decode.leftovers import judge, to_records
 from millstream.kernel.admission.entrances import Admission
@@ -30,6 +30,7 @@ from millstream.kernel.state.store import NEVER, Memory
 from millstream.log.heartbeat import PREFIX
 from millstream.plan.build import ADMIT, SINK
 from millstream.runtime.setup import chain_of
+from millstream.window import tumbling
 
 _SECOND = 1_000_000
 

@@ -32,7 +32,7 @@ from millstream.plan.build import SINK, Chain, Port, ViewPlan, build_chain
 from millstream.relation.nodes import Column, EventTime, Source
 from millstream.relation.properties import natural_key
 from millstream.relation.relation import Relation
-from millstream.relation.window import session, tumbling
+from millstream.window import session, tumbling
 from tests.kernel import oracle
 from tests.kernel.local import STAMP, Local, Rec, types_by_name
 

@@ -15,7 +15,7 @@ from millstream.errors import ConfigError, GenerationFenced, LogError, OffsetOut
 from millstream.event import Event, TopicPartition
 from millstream.log.contract import TopicSettings
 from millstream.log.embedded.engine import SqliteLog
-from millstream.log.lag import Move, lag, parse_start, plan_reset, reset
+from millstream.log.lag import Move, group_lag, parse_start, plan_reset, reset
 from tests.contracts.log import committed
 
 
@@ -55,7 +55,7 @@ def test_a_group_is_shown_in_every_partition_of_its_topics_committed_or_not(log:
     log.create_topic("never")
     fill(log, 30)
     commit(log, 4, partition=1)
-    rows = lag(log)
+    rows = group_lag(log)
     assert [(r.topic, r.partition, r.committed, r.end, r.records) for r in rows] == [
         ("t", 0, 0, 10, 10),
         ("t", 1, 4, 10, 6),
@@ -68,25 +68,25 @@ def test_groups_and_topics_can_be_chosen(log: SqliteLog) -> None:
         log.create_topic(topic)
         for group in ("g", "h"):
             commit(log, 0, topic, group=group)
-    assert {(r.group, r.topic) for r in lag(log)} == {("g", "t"), ("g", "u"), ("h", "t"), ("h", "u")}
-    assert {(r.group, r.topic) for r in lag(log, groups=["h"])} == {("h", "t"), ("h", "u")}
-    assert {(r.group, r.topic) for r in lag(log, topic="u")} == {("g", "u"), ("h", "u")}
-    assert lag(log, groups=["none"]) == []
+    assert {(r.group, r.topic) for r in group_lag(log)} == {("g", "t"), ("g", "u"), ("h", "t"), ("h", "u")}
+    assert {(r.group, r.topic) for r in group_lag(log, groups=["h"])} == {("h", "t"), ("h", "u")}
+    assert {(r.group, r.topic) for r in group_lag(log, topic="u")} == {("g", "u"), ("h", "u")}
+    assert group_lag(log, groups=["none"]) == []
 
 
 def test_members_are_counted(log: SqliteLog) -> None:
     log.create_topic("t")
     commit(log, 0)
     with log.consumer("t", "g"), log.consumer("t", "g"):
-        assert lag(log)[0].members == 2
-    assert lag(log)[0].members == 0
+        assert group_lag(log)[0].members == 2
+    assert group_lag(log)[0].members == 0
 
 
 def test_a_group_of_a_deleted_topic_is_not_behind(log: SqliteLog) -> None:
     log.create_topic("t")
     commit(log, 0)
     log.delete_topic("t")
-    assert lag(log) == []
+    assert group_lag(log) == []
 
 
 def test_a_group_at_the_end_or_past_it_is_not_behind(log: SqliteLog) -> None:
@@ -94,7 +94,7 @@ def test_a_group_at_the_end_or_past_it_is_not_behind(log: SqliteLog) -> None:
     fill(log, 5)
     for offset in (5, 9):
         commit(log, offset)
-        assert (lag(log)[0].records, lag(log)[0].seconds, lag(log)[0].warning) == (0, 0.0, "")
+        assert (group_lag(log)[0].records, group_lag(log)[0].seconds, group_lag(log)[0].warning) == (0, 0.0, "")
 
 
 def test_seconds_are_how_long_the_first_unread_record_has_waited(log: SqliteLog, clock: Past) -> None:
@@ -104,7 +104,7 @@ def test_seconds_are_how_long_the_first_unread_record_has_waited(log: SqliteLog,
     clock.ago = 0
     for offset, seconds in ((0, 500), (1, 300), (2, 100)):
         commit(log, offset)
-        assert seconds <= lag(log)[0].seconds < seconds + 20
+        assert seconds <= group_lag(log)[0].seconds < seconds + 20
 
 
 # warnings
@@ -119,17 +119,17 @@ def test_a_warning_comes_with_a_fifth_of_the_retention_left(
     fill(log, 1)
     clock.ago = 0
     commit(log, 0)
-    (row,) = lag(log)
+    (row,) = group_lag(log)
     assert ("the first unread record expires in" in row.warning) == warned
     commit(log, 1)
-    assert lag(log)[0].warning == ""
+    assert group_lag(log)[0].warning == ""
 
 
 def test_a_warning_comes_when_size_is_about_to_take_what_is_unread(log: SqliteLog) -> None:
     log.create_topic("t", 1, TopicSettings(retention_bytes=1000))
     fill(log, 50)
     commit(log, 0)
-    assert lag(log)[0].warning == ""  # never full yet
+    assert group_lag(log)[0].warning == ""  # never full yet
     fill(log, 80)
     log.maintain("t")
     assert log.bounds("t")[0] == (30, 130)
@@ -140,7 +140,7 @@ def test_a_warning_comes_when_size_is_about_to_take_what_is_unread(log: SqliteLo
         (60, ""),
     ]:
         commit(log, offset)
-        assert lag(log)[0].warning == warning
+        assert group_lag(log)[0].warning == warning
 
 
 def test_what_is_gone_is_named_and_only_what_is_left_is_counted(log: SqliteLog) -> None:
@@ -148,7 +148,7 @@ def test_what_is_gone_is_named_and_only_what_is_left_is_counted(log: SqliteLog) 
     commit(log, 2)
     fill(log, 20)
     log.maintain("t")
-    (row,) = lag(log)
+    (row,) = group_lag(log)
     assert (row.committed, row.records, row.warning) == (2, 5, "offsets 2 to 14 are gone, unread")
 
 
@@ -160,7 +160,7 @@ def test_a_topic_that_keeps_everything_never_warns(log: SqliteLog, clock: Past) 
     log.append("c", [Event(b"x", b"k")])
     commit(log, 0)
     commit(log, 0, "c")
-    assert [row.warning for row in lag(log)] == ["", ""]
+    assert [row.warning for row in group_lag(log)] == ["", ""]
 
 
 # moving

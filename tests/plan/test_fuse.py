@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 
-from millstream import Pipeline, Relation, rows, span, tumbling
+from millstream import Pipeline, Relation
 from millstream.explain.explain import explain_chain
+from millstream.frame import rows, span
 from millstream.plan import build as chains
 from millstream.plan.build import Chain, ViewPlan, build_chain
 from millstream.plan.spec import Reduce
 from millstream.plan.state_layout import layout
 from millstream.relation.properties import has_window
+from millstream.window import tumbling
 from tests.kernel.random_plan import Run, condition, random_records, random_relation, sources
 
 SEEDS = 25

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from millstream import Pipeline, Relation, rows, span, tumbling
+from millstream import Pipeline, Relation
 from millstream.errors import PlanError
 from millstream.explain.explain import explain
+from millstream.frame import rows, span
+from millstream.window import tumbling
 
 Sources = dict[str, Relation]
 Make = Callable[[Sources], Relation]

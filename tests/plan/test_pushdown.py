@@ -8,13 +8,14 @@ from random import Random
 import polars as pl
 import pytest
 
-from millstream import Pipeline, Relation, tumbling
+from millstream import Pipeline, Relation
 from millstream.plan import build as chains
 from millstream.plan.build import Chain, ViewPlan, build_chain
 from millstream.plan.pushdown import pushed
 from millstream.relation.nodes import Join, Node, Where, inputs_of
 from millstream.relation.predicate import Kinds, is_safe, kinds_of, parts
 from millstream.scalar.compile import compile_scalar
+from millstream.window import tumbling
 from tests.kernel import oracle
 from tests.kernel.local import Rec
 from tests.kernel.random_plan import SECOND, Run, condition, random_records, random_relation, renumbered, sources

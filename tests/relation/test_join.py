@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from millstream import Pipeline, Relation, tumbling
+from millstream import Pipeline, Relation
 from millstream.errors import PlanError
 from millstream.plan.build import Chain, Port, ViewPlan, build_chain
 from millstream.plan.spec import AsOfJoin, IntervalJoin, LatestJoin, Reduce, TableJoin, Top
 from millstream.relation.fingerprint import fingerprint
 from millstream.relation.nodes import Equality, Join
 from millstream.relation.properties import event_time, is_insert_only, is_stream, lateness, natural_key
+from millstream.window import tumbling
 
 SHOP = Pipeline("shop")
 VIEWS = SHOP.stream("views", "user_id long, page string, at timestamp", time="at", delay="10 seconds")

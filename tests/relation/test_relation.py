@@ -28,7 +28,8 @@ from millstream.relation.nodes import (
     Tumbling,
     Where,
 )
-from millstream.relation.relation import Grouped, Relation, event_time, has_window, here, natural_key, placed, tumbling
+from millstream.relation.relation import Grouped, Relation, event_time, has_window, here, natural_key, placed
+from millstream.window import tumbling
 
 COLUMNS = (Column("Country", "string"), Column("page", "string"), Column("amount", "double"), Column("at", "timestamp"))
 CLICKS = Relation(Source("stream", "clicks", "clicks", COLUMNS, time=EventTime("at")))

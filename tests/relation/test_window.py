@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 
 from millstream.errors import PlanError
+from millstream.frame import rows, span
 from millstream.pipeline import Pipeline
 from millstream.plan.build import Chain, ViewPlan, build_chain
 from millstream.plan.spec import Deduplicate, Groups, Hold, Horizon, Order, Over, Pass, Reduce, Spec, TableJoin, Top
@@ -18,7 +19,7 @@ from millstream.relation.nodes import Frame, Hopping, Session, Sliding
 from millstream.relation.properties import event_time, is_bounded, is_insert_only, natural_key, settled
 from millstream.relation.relation import Relation
 from millstream.relation.source import Clock
-from millstream.relation.window import hopping, rows, session, sliding, span, tumbling
+from millstream.window import hopping, session, sliding, tumbling
 
 MINUTE = timedelta(minutes=1)
 

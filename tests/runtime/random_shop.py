@@ -19,9 +19,9 @@ from millstream.kernel.state.store import NEVER
 from millstream.log.contract import Log
 from millstream.pipeline import Pipeline
 from millstream.relation.nodes import Aggregation, Source, source_of
-from millstream.relation.relation import tumbling
 from millstream.store import open_reader
 from millstream.view import View
+from millstream.window import tumbling
 from tests.contracts.log import read_all
 from tests.kernel.local import Rec, hashable
 from tests.kernel.oracle import Judge, latest, reduce

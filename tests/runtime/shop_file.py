@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 TEXT = """
 from millstream.pipeline import Pipeline
-from millstream.relation.relation import tumbling
+from millstream.window import tumbling
 
 shop = Pipeline("shop", log="sqlite:{folder}/log.db", to="sqlite:{folder}/views.db", checkpoint="{folder}/check", buckets=2)
 clicks = shop.stream("clicks", "user long, page string, amount double, at timestamp", time="at", delay="10 seconds")

@@ -14,12 +14,13 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from millstream import Pipeline, load_pipeline, run, run_batch, tumbling, verify
+from millstream import Pipeline, load_pipeline, run, run_batch, verify
 from millstream.cli import execute as cli
 from millstream.errors import AlreadyRunning, CheckpointMismatch, ConfigError, OffsetOutOfRange, PipelineError
 from millstream.event import Event
 from millstream.log import Log, open_log
 from millstream.store import open_reader, open_writer
+from millstream.window import tumbling
 from tests.runtime import random_shop, test_operators
 from tests.runtime.random_shop import Shop, Supply, stored
 from tests.runtime.shop_file import Child, append_clicks, load, write_shop

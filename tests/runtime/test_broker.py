@@ -15,10 +15,10 @@ from pyspark.sql import SparkSession
 from millstream.event import Event
 from millstream.log import open_log
 from millstream.pipeline import Pipeline
-from millstream.relation.relation import tumbling
 from millstream.runtime.run import Progress, run
 from millstream.runtime.verify import verify
 from millstream.testing import KafkaBroker
+from millstream.window import tumbling
 from tests.runtime.shop_file import Child
 from tests.waiting import until
 

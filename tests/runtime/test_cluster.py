@@ -33,7 +33,8 @@ from tests.runtime.shop_file import Child, admission, batches, living
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 TEXT = """
-from millstream import Pipeline, tumbling
+from millstream import Pipeline
+from millstream.window import tumbling
 
 shop = Pipeline("shop", log="{log}", to="{to}", checkpoint="{folder}/check", buckets=2)
 clicks = shop.stream("clicks", "user long, page string, at timestamp", topic="{topic}", time="at", delay="10 seconds", idle=None)

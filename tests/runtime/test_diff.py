@@ -11,11 +11,11 @@ from millstream.errors import CheckpointMismatch
 from millstream.event import Event
 from millstream.log import open_log
 from millstream.pipeline import Pipeline
-from millstream.relation.window import tumbling
 from millstream.runtime.checkpoint import newest_entry, open_checkpoint
 from millstream.runtime.diff import Gap, change_of
 from millstream.runtime.setup import chain_of
 from millstream.store import Entry
+from millstream.window import tumbling
 
 
 def shop(

@@ -18,7 +18,7 @@ from pathlib import Path
 from millstream.event import Event
 from millstream.log import open_log
 from millstream.pipeline import Pipeline
-from millstream.relation.relation import tumbling
+from millstream.window import tumbling
 from millstream.runtime.run import run
 from millstream.spark.session import spark_session, stop_session
 

@@ -29,7 +29,6 @@ from millstream.log.heartbeat import PREFIX, heartbeat_sql, read_heartbeat
 from millstream.log.partitioner import partition_of
 from millstream.pipeline import Pipeline
 from millstream.relation.nodes import EventTime
-from millstream.relation.relation import tumbling
 from millstream.runtime.delivery import Position
 from millstream.runtime.heartbeats import Heartbeats, Quiet, due
 from millstream.runtime.run import Progress, run
@@ -37,6 +36,7 @@ from millstream.runtime.setup import chain_of
 from millstream.runtime.verify import verify
 from millstream.store import open_reader
 from millstream.testing.kafka import KafkaBroker
+from millstream.window import tumbling
 from tests.waiting import until
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)

@@ -17,10 +17,10 @@ from millstream.log import open_log
 from millstream.log.kafka.engine import KafkaLog
 from millstream.log.partitioner import partition_of
 from millstream.pipeline import Pipeline
-from millstream.relation.relation import tumbling
 from millstream.runtime.run import run
 from millstream.runtime.verify import verify
 from millstream.testing import KafkaBroker
+from millstream.window import tumbling
 from tests.contracts.log import name
 from tests.runtime.shop_file import admission
 

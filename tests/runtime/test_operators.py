@@ -10,13 +10,15 @@ from pathlib import Path
 import polars as pl
 from pyspark.sql import SparkSession
 
-from millstream import Pipeline, hopping, rows, session, sliding, span, tumbling
+from millstream import Pipeline
 from millstream.event import Event
+from millstream.frame import rows, span
 from millstream.log import open_log
 from millstream.runtime.run import Progress, run
 from millstream.runtime.setup import chain_of
 from millstream.runtime.verify import verify
 from millstream.store import open_reader
+from millstream.window import hopping, session, sliding, tumbling
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -14,10 +14,10 @@ from pyspark.sql import SparkSession
 from millstream.errors import ViewError, ViewStoreUnavailable
 from millstream.log import open_log
 from millstream.pipeline import Pipeline
-from millstream.relation.relation import tumbling
 from millstream.runtime.run import Progress, run
 from millstream.runtime.verify import verify
 from millstream.testing import PostgresServer
+from millstream.window import tumbling
 from tests.runtime.shop_file import BEGIN, append_clicks
 
 LONG = "a_view_whose_name_is_as_long_as_postgresql_lets_it_be_and_not"

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from millstream import Pipeline, TopicSettings, tumbling
+from millstream import Pipeline, TopicSettings
 from millstream.errors import PipelineError
 from millstream.log import open_log
 from millstream.log.contract import Log
 from millstream.runtime.retention_check import check_history
 from millstream.runtime.run import run
 from millstream.testing import KafkaBroker
+from millstream.window import tumbling
 from tests.contracts.log import name
 
 WEEK, DAY = timedelta(days=7), timedelta(days=1)

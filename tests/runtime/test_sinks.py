@@ -14,12 +14,12 @@ from pyspark.sql import SparkSession
 
 from millstream.errors import CheckpointMismatch, RowRefused
 from millstream.log import open_log
-from millstream.log.lag import lag
+from millstream.log.lag import group_lag
 from millstream.pipeline import Pipeline
 from millstream.runtime.offset_log import newest_planned
 from millstream.runtime.run import Progress, run
 from millstream.sink.files import committed_files
-from millstream.sink.function import Change, Refuse
+from millstream.sink.function import Change, RejectChange
 from millstream.store import open_reader
 from tests.runtime.shop_file import TEXT, append_clicks, kill_around_sends, load, write_shop
 
@@ -109,7 +109,7 @@ def test_a_sink_that_is_away_is_waited_for_and_seen_and_a_refused_row_becomes_a_
             raise failure
         for change in changes:
             if change.row["user"] == 3:
-                raise Refuse(change, "not this one")
+                raise RejectChange(change, "not this one")
         got.extend(changes)
 
     def pipeline(refused: Any) -> Pipeline:
@@ -153,7 +153,7 @@ def test_a_slow_sink_holds_up_one_batch_at_a_time_and_the_lag_is_shown_until_it_
             append_clicks(tmp_path, 50 + 100 * call, 100)
         planned.append(newest_planned(tmp_path / "check"))
         with open_log(f"sqlite:{tmp_path / 'log.db'}") as log:
-            unread.append(sum(each.records for each in lag(log, groups=["shop"])))
+            unread.append(sum(each.records for each in group_lag(log, groups=["shop"])))
         got.extend(changes)
 
     def watch(progress: Progress) -> None:

@@ -9,11 +9,12 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from millstream import Pipeline, session, tumbling
+from millstream import Pipeline
 from millstream.event import Event
 from millstream.log import open_log
 from millstream.runtime.run import Progress, run
 from millstream.runtime.verify import verify
+from millstream.window import session, tumbling
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 

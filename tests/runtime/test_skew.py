@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from millstream import Pipeline, session
+from millstream import Pipeline
 from millstream.errors import PipelineError
 from millstream.event import Event
 from millstream.log import open_log
 from millstream.runtime.run import run
+from millstream.window import session
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 

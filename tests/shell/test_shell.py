@@ -18,12 +18,13 @@ from prompt_toolkit.completion import CompleteEvent
 from prompt_toolkit.document import Document
 from pyspark.sql import SparkSession
 
-from millstream import Event, load_pipeline, open_log, tumbling
+from millstream import Event, load_pipeline, open_log
 from millstream.cli import execute
 from millstream.pipeline import Pipeline
 from millstream.shell.prompt import Words
 from millstream.shell.query import Query
 from millstream.shell.session import Session
+from millstream.window import tumbling
 from tests.shell.terminal import Terminal
 from tests.waiting import until
 

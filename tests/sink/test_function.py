@@ -9,7 +9,7 @@ import pytest
 
 from millstream.errors import SinkUnavailable
 from millstream.sink import ChangeSet
-from millstream.sink.function import Change, FunctionSink, Refuse
+from millstream.sink.function import Change, FunctionSink, RejectChange
 from millstream.store.contract import Refusal
 from tests.contracts.sink import change_set
 
@@ -53,7 +53,7 @@ def test_a_change_that_is_refused_is_left_out_and_told() -> None:
     def picky(changes: Sequence[Change]) -> None:
         for change in changes:
             if change.row["name"] == "bob":
-                raise Refuse(change, "not him")
+                raise RejectChange(change, "not him")
         got.append([change.row["name"] for change in changes])
 
     sink = FunctionSink(picky, "p")

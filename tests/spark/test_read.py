@@ -19,7 +19,7 @@ from millstream.log import open_log
 from millstream.log.archive import Archive
 from millstream.log.contract import Log, TopicSettings
 from millstream.log.embedded.engine import SqliteLog
-from millstream.log.lag import lag
+from millstream.log.lag import group_lag
 from millstream.spark.options import Options
 from millstream.spark.read import COLUMNS, java_settings, read_batch, read_stream
 from millstream.spark.source import StreamReader, cut
@@ -128,10 +128,10 @@ def test_the_progress_of_a_query_shows_as_a_group_without_lag_at_its_end(
 ) -> None:
     group = name("group")
     run(read_stream(spark, log.url, topic, group=group, limit=40), tmp_path / "checkpoint")
-    rows = until(lambda: (found := lag(log, groups=[group])) and sum(row.records for row in found) == 0 and found)
+    rows = until(lambda: (found := group_lag(log, groups=[group])) and sum(row.records for row in found) == 0 and found)
     assert {row.partition for row in rows} == {0, 1, 2}
     log.append(topic, numbered(range(100, 110)))
-    assert sum(row.records for row in lag(log, groups=[group])) >= 10
+    assert sum(row.records for row in group_lag(log, groups=[group])) >= 10
 
 
 def test_partitions_that_are_added_later_are_read_from_their_beginning(
@@ -222,7 +222,7 @@ def test_the_bare_format_needs_no_function_of_ours(spark: SparkSession, embedded
         log=embedded.url, subscribe=topic, startingOffsets="earliest"
     )
     assert flat(run(stream.load(), tmp_path / "checkpoint")) == list(range(60))
-    assert sum(row.records for row in lag(embedded, groups=[f"spark-{topic}"])) == 0
+    assert sum(row.records for row in group_lag(embedded, groups=[f"spark-{topic}"])) == 0
 
 
 def test_a_query_reports_the_end_of_the_log(spark: SparkSession, embedded: Log, tmp_path: Path) -> None:

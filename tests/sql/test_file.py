@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from millstream import Pipeline, load_pipeline, tumbling
+from millstream import Pipeline, load_pipeline
 from millstream.cli import execute
 from millstream.errors import PlanError
 from millstream.testing import Trial
+from millstream.window import tumbling
 
 FILE = Path(__file__).parent / "auctions.sql"
 

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from millstream import hopping, rows, session, sliding, span, tumbling
+from millstream.frame import rows, span
 from millstream.relation.nodes import Aggregate, Place, Where
 from millstream.relation.relation import Relation
 from millstream.sql.query import Origin, compile_query
+from millstream.window import hopping, session, sliding, tumbling
 from tests.sql.shop import BID, MIXED, OTHERS, SALE, USERS, query
 
 PAGE = Path(__file__).parents[2] / "docs" / "sql.md"

@@ -14,7 +14,7 @@ import polars as pl
 import pytest
 from pyspark.sql import SparkSession
 
-from millstream import Event, Pipeline, hopping, session, tumbling
+from millstream import Event, Pipeline
 from millstream.decode.decoder import Decoder, FeedDecoder
 from millstream.decode.leftovers import judge, to_records
 from millstream.errors import NeedsSpark
@@ -27,6 +27,7 @@ from millstream.spark.lowering import decode
 from millstream.spark.records import COLUMNS
 from millstream.store import open_reader
 from millstream.testing import Trial
+from millstream.window import hopping, session, tumbling
 from tests.spark.test_decode_oracle import EPOCH, SCHEMA, WHOLE, some_records
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from millstream import Event, Pipeline, session, tumbling
+from millstream import Event, Pipeline
 from millstream.errors import NeedsSpark, PipelineError
 from millstream.store import open_writer
 from millstream.testing import Trial
+from millstream.window import session, tumbling
 
 ROOT = Path(__file__).parents[2]
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from millstream import Pipeline, Relation, tumbling
+from millstream import Pipeline, Relation
 from millstream.errors import PlanError
 from millstream.load import load_pipeline
+from millstream.window import tumbling
 
 HERE = Path(__file__).name
 COLUMNS = (

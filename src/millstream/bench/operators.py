@@ -25,9 +25,9 @@ from millstream.log import open_log
 from millstream.pipeline import Pipeline
 from millstream.relation.nodes import Emit
 from millstream.relation.relation import Relation
-from millstream.relation.window import hopping, session, sliding, tumbling
 from millstream.runtime.run import Progress, run
 from millstream.spark.session import spark_session
+from millstream.window import hopping, session, sliding, tumbling
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

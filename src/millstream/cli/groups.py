@@ -8,7 +8,7 @@ import click
 
 from millstream.cli.output import confirmed, json_option, log_option, opened, show, stderr, to_json
 from millstream.errors import UnknownGroup
-from millstream.log.lag import lag, parse_start, plan_reset, reset
+from millstream.log.lag import group_lag, parse_start, plan_reset, reset
 
 
 @click.group("groups")
@@ -55,7 +55,7 @@ def describe(name: str, log_url: str | None, as_json: bool) -> None:
         group = next((group for group in log.groups() if group.name == name), None)
         if group is None:
             raise UnknownGroup(f"no group {name}", hint="`millstream groups list`")
-        rows = lag(log, groups=[name])
+        rows = group_lag(log, groups=[name])
         if as_json:
             members = list(group.members)
             click.echo(to_json({"group": name, "kind": group.kind, "members": members, "partitions": rows}))

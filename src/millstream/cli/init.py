@@ -15,7 +15,7 @@ from millstream.errors import ConfigError
 _PIPELINE = '''\
 """Clicks, counted per page and minute."""
 
-from millstream import Pipeline, tumbling
+from millstream import Pipeline, window
 
 app = Pipeline("{title}")
 
@@ -29,7 +29,7 @@ clicks = app.stream(
 
 app.view(
     "per_minute",
-    clicks.group_by("page", tumbling("at", "1 minute")).agg(n="count(*)", people="count(distinct user)"),
+    clicks.group_by("page", window.tumbling("at", "1 minute")).agg(n="count(*)", people="count(distinct user)"),
 )
 '''
 

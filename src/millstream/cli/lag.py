@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from millstream.cli.output import json_option, log_option, opened, show
-from millstream.log.lag import lag
+from millstream.log.lag import group_lag
 
 
 @click.command("lag")
@@ -22,7 +22,7 @@ def command(group: str | None, topic: str | None, log_url: str | None, as_json: 
       millstream lag --group billing --json
     """
     with opened(log_url) as log:
-        rows = lag(log, groups=[group] if group else None, topic=topic)
+        rows = group_lag(log, groups=[group] if group else None, topic=topic)
         columns = {
             "group": "GROUP",
             "topic": "TOPIC",

@@ -43,7 +43,7 @@ class Move:
     after: int
 
 
-def lag(log: Log, *, groups: Iterable[str] | None = None, topic: str | None = None) -> list[Lag]:
+def group_lag(log: Log, *, groups: Iterable[str] | None = None, topic: str | None = None) -> list[Lag]:
     """Lag of every group in every partition of the topics where it has committed."""
     wanted = None if groups is None else set(groups)
     rows: list[Lag] = []

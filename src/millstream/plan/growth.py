@@ -116,7 +116,7 @@ def _bound(spec: specs.Spec) -> str:
         case specs.Deduplicate():
             return 'within="1 day" lets go of it'
         case specs.Over():
-            return 'an order by the event time and a frame of a certain length let go of it: frame=span("1 day")'
+            return 'an order by the event time and a frame of a certain length let go of it: frame=frame.span("1 day")'
         case specs.TableJoin():
             return (
                 'two streams can be joined within="1 hour", a stream and a table as_of= its time or latest=True; '
@@ -125,4 +125,4 @@ def _bound(spec: specs.Spec) -> str:
         case specs.LatestJoin():
             return "aggregate the stream before, or join it within= or as_of="
         case _:
-            return 'windows let go of it: group_by(tumbling("at", "1 day"), …) before, or as one of its keys'
+            return 'windows let go of it: group_by(window.tumbling("at", "1 day"), …) before, or as one of its keys'

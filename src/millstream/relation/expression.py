@@ -392,7 +392,7 @@ def _refuse_non_scalar(tree: exp.Expr, sql: str, what: str) -> None:
         if is_call and name in _RANKINGS:
             raise refuse(f"the window function {name}", "aggregate with group_by(…).agg(…)")
         if is_call and name in _TIME_WINDOWS:
-            raise refuse(f"the function {name}", "windows are keys: group_by(tumbling('at', '1 minute'))")
+            raise refuse(f"the function {name}", "windows are keys: group_by(window.tumbling('at', '1 minute'))")
         if is_call and name in _GENERATORS:
             raise refuse(
                 f"{name}, which makes rows", "higher-order functions such as transform and filter work on arrays"

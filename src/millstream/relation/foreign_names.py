@@ -22,7 +22,7 @@ _METHODS = {
     "withWatermark": 'stream(…, time="at", delay="10 seconds")',
     **dict.fromkeys(("limit", "head", "take", "first", "orderBy", "sort", "order_by"), 'top(10, by="n DESC")'),
     **dict.fromkeys(("unionAll", "unionByName", "concat"), "union(…)"),
-    "window": 'group_by(tumbling("at", "1 minute"))',
+    "window": 'group_by(window.tumbling("at", "1 minute"))',
     "agg": "group_by().agg(…)",
     **dict.fromkeys(("applyInPandas", "apply", "map", "flatMap", "transform"), "map_groups(f, key, schema)"),
     **dict.fromkeys(("crossJoin", "merge"), 'join(other, on="id")'),

@@ -99,7 +99,7 @@ def over(
     if frame is not None and not ordering:
         raise PlanError("over: a frame needs an order", hint='over(…, order="at")')
     if frame is not None and frame.kind == "range" and (frame.before or frame.after) and len(ordering) != 1:
-        raise PlanError("over: a frame of distances needs an order by one column", hint="rows(…) counts rows")
+        raise PlanError("over: a frame of distances needs an order by one column", hint="frame.rows(…) counts rows")
     made = tuple(look(name, text, node, ordering, frame) for name, text in looks.items())
     return Over(node, keys, ordering, made, place)
 

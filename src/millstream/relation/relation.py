@@ -47,7 +47,7 @@ from millstream.relation.nodes import (
 from millstream.relation.properties import event_time, has_aggregate, has_window, is_column, natural_key, visible
 from millstream.relation.schema import format_duration
 from millstream.relation.source_location import here, placed
-from millstream.relation.window import checked_window, describe_window, tumbling
+from millstream.relation.window import checked_window, describe_window
 
 __all__ = [
     "Grouped",
@@ -58,7 +58,6 @@ __all__ = [
     "here",
     "natural_key",
     "placed",
-    "tumbling",
 ]
 
 
@@ -124,7 +123,7 @@ class Relation:
         with placed(place):
             if not isinstance(window, Tumbling | Hopping):
                 raise PlanError(
-                    f"windowed: expected windows that are the same for all rows, tumbling(…) or hopping(…); found {window!r}",
+                    f"windowed: expected windows that are the same for all rows, window.tumbling(…) or window.hopping(…); found {window!r}",
                     hint="sessions and sliding windows are for group_by",
                 )
             made = Windowed(self.node, checked_window(window, self.node, "windowed"), place)  # type: ignore[arg-type]
@@ -186,7 +185,7 @@ class Relation:
     ) -> Neighbours:
         """Look at each row among those of equal ``partition``, in an order; ``.add`` says what to make of it.
 
-        An aggregate is over the ``frame``, ``rows(…)`` or ``span(…)``; without one over all rows up to this one and its peers,
+        An aggregate is over the ``frame``, ``frame.rows(…)`` or ``frame.span(…)``; without one over all rows up to this one and its peers,
         without an order over all.
         """
         return Neighbours(self.node, partition, order, frame)

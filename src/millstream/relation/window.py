@@ -1,19 +1,12 @@
-"""Windows in time and frames of rows: how they are said, and what they need of the relation below.
-
-Windows are over a stream's event time. Processing time is event time too, of a stream with ``time="_append_time"``: it is
-recorded in the log, so it replays.
-"""
+"""Windows in time: what they need of the relation below, and how one says them."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import timedelta
 
 from millstream.errors import PlanError
-from millstream.relation import expression
 from millstream.relation.nodes import (
     Aggregate,
-    Frame,
     Hopping,
     Join,
     Node,
@@ -28,107 +21,7 @@ from millstream.relation.nodes import (
     source_of,
 )
 from millstream.relation.properties import event_time, is_stream
-from millstream.relation.schema import format_duration, parse_duration
-from millstream.relation.source_location import here, placed
-
-MOST_HOPS = 1_000
-"""Windows that one event may be in."""
-
-
-def tumbling(column: str, size: str | timedelta) -> Tumbling:
-    """Windows of one size side by side, aligned to the epoch, for ``group_by``.
-
-    >>> tumbling("at", "1 minute")
-    Tumbling(column='at', size=datetime.timedelta(seconds=60))
-    """
-    with placed(here()):
-        return Tumbling(_column(column, "tumbling"), _above_zero(size, "size", "tumbling"))
-
-
-def hopping(column: str, size: str | timedelta, every: str | timedelta) -> Hopping:
-    """Windows of one size, of which one starts ``every`` so often, aligned to the epoch, for ``group_by``.
-
-    An event is in every window that contains it.
-
-    >>> hopping("at", size="5 minutes", every="1 minute").every
-    datetime.timedelta(seconds=60)
-    """
-    with placed(here()):
-        made = Hopping(
-            _column(column, "hopping"), _above_zero(size, "size", "hopping"), _above_zero(every, "every", "hopping")
-        )
-        if made.every > made.size:
-            raise PlanError(
-                f"hopping: every {format_duration(made.every)} a window of {format_duration(made.size)} leaves events out",
-                hint="every must not be above size",
-            )
-        if made.size > MOST_HOPS * made.every:
-            raise PlanError(f"hopping: an event would be in more than {MOST_HOPS:,} windows", hint="a larger every")
-        return made
-
-
-def session(column: str, gap: str | timedelta) -> Session:
-    """Windows that last as long as events are at most ``gap`` apart, for ``group_by``.
-
-    A session ends one gap after its last event. An event between two sessions makes them one.
-    """
-    with placed(here()):
-        return Session(_column(column, "session"), _above_zero(gap, "gap", "session"))
-
-
-def sliding(column: str, size: str | timedelta) -> Sliding:
-    """For each event the window of this size that ends with it, for ``group_by``: one row for each event.
-
-    The window holds the events of the same key in [time − size, time], both ends included.
-    """
-    with placed(here()):
-        return Sliding(_column(column, "sliding"), _above_zero(size, "size", "sliding"))
-
-
-def rows(before: int | None = None, after: int | None = 0) -> Frame:
-    """The frame of a row with so many rows before and after it, for ``over``; None means all there are.
-
-    >>> rows(2)
-    Frame(kind='rows', before=2, after=0)
-    """
-    with placed(here()):
-        for each in (before, after):
-            if each is not None and (isinstance(each, bool) or not isinstance(each, int) or each < 0):
-                raise PlanError(f"rows: expected how many rows, or None for all; found {each!r}")
-    return Frame("rows", before, after)
-
-
-def span(before: str | timedelta | int | None = None, after: str | timedelta | int | None = 0) -> Frame:
-    """The frame of the rows whose order is at most so far away from that of a row, for ``over``; None means any far.
-
-    A distance is a duration where the order is a time, else a whole number. Rows of equal order are in it.
-
-    >>> span("1 second")
-    Frame(kind='range', before=1000000, after=0)
-    """
-    with placed(here()):
-        return Frame("range", _distance(before), _distance(after))
-
-
-def _distance(given: str | timedelta | int | None) -> int | None:
-    if given is None or (isinstance(given, int) and not isinstance(given, bool) and given >= 0):
-        return given
-    if isinstance(given, str | timedelta):
-        return parse_duration(given) // timedelta(microseconds=1)
-    raise PlanError(f"span: expected a duration, a whole number or None for any far; found {given!r}")
-
-
-def _column(column: str, what: str) -> str:
-    if not isinstance(column, str) or (name := expression.plain_column(column)) is None:
-        raise PlanError(f"{what}: expected the stream's time column; found {column!r}")
-    return name
-
-
-def _above_zero(given: str | timedelta, name: str, what: str) -> timedelta:
-    length = parse_duration(given)
-    if not length:
-        raise PlanError(f"{what}: expected a {name} above zero; found {given!r}")
-    return length
+from millstream.relation.schema import format_duration
 
 
 def describe_window(window: Window) -> str:
@@ -190,6 +83,6 @@ def checked_window(window: Window, node: Node, what: str = "group_by") -> Window
     if window.column.lower() != below.lower():
         raise PlanError(
             f"{what}: {wanted}; expected {below}, which is the event time of stream {source.name}",
-            hint=f'windows need event time: {type(window).__name__.lower()}("{below}", …)',
+            hint=f'windows need event time: window.{type(window).__name__.lower()}("{below}", …)',
         )
     return replace(window, column=below)

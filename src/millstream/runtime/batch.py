@@ -56,7 +56,7 @@ Bound: TypeAlias = datetime | Mapping[str, Mapping[int, int]] | None
 
 
 @dataclass(frozen=True, slots=True)
-class Batched:
+class BatchResult:
     """What a batch made: the range that it read, what became of its records, and every view as an Arrow table."""
 
     pipeline: str
@@ -88,7 +88,7 @@ def run_batch(
     to: str | None = None,
     out: str | Path | None = None,
     forget_history: bool = False,
-) -> Batched:
+) -> BatchResult:
     """Compute every view over a range of the log, all of it unless said, and replace what the target holds.
 
     The target is where the pipeline keeps its views; ``to`` names another store, and ``out`` a folder for Parquet files. Views that
@@ -139,7 +139,7 @@ def run_batch(
             state = {**position.to_state(), "closed": close}
             writer.commit(Batch(identity, 0, fence, last, changes, rejects, counts, state))
     summed = {name: sum(getattr(count, name) for count in computed.arrived.counts) for name in COUNTED}
-    return Batched(pipeline.name, first, last, summed, time.monotonic() - began, views)
+    return BatchResult(pipeline.name, first, last, summed, time.monotonic() - began, views)
 
 
 def _kept(pipeline: Pipeline) -> Pipeline:

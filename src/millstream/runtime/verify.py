@@ -51,7 +51,7 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Verified:
+class Verification:
     """The outcome: for each view its difference, and the records that were read; views that are kept nowhere are skipped."""
 
     pipeline: str
@@ -68,7 +68,7 @@ class Verified:
 
 @jvm_told()
 @tells_room
-def verify(pipeline: Pipeline, *, spark: SparkSession | None = None) -> Verified:
+def verify(pipeline: Pipeline, *, spark: SparkSession | None = None) -> Verification:
     """Recompute every view from the log at the ledger's offsets and compare; nothing is written.
 
     Raises OffsetOutOfRange, naming the range, where the log no longer has what the views were made from.
@@ -86,7 +86,7 @@ def verify(pipeline: Pipeline, *, spark: SparkSession | None = None) -> Verified
     differences = [compare(name, made, stored[name]) for name, made in taken.items() if name in stored]
     differences.append(_compare_counts(admission, counts))
     skipped = tuple(output.name for output in chain.outputs if not output.kept)
-    return Verified(pipeline.name, entry.batch, sum(count.records for count in counts), tuple(differences), skipped)
+    return Verification(pipeline.name, entry.batch, sum(count.records for count in counts), tuple(differences), skipped)
 
 
 def entries_of(pipeline: Pipeline, address: str, limit: int = 1000) -> list[Entry]:

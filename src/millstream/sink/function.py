@@ -25,7 +25,7 @@ class Change(NamedTuple):
     weight: int
 
 
-class Refuse(Exception):
+class RejectChange(Exception):
     """For a function to raise: this change will never be taken, so do not try again."""
 
     def __init__(self, change: Change, why: str) -> None:
@@ -71,7 +71,7 @@ class FunctionSink(Sink):
             try:
                 self._function(changes)
                 break
-            except Refuse as refusal:
+            except RejectChange as refusal:
                 if refusal.change not in changes:
                     raise SinkUnavailable(f"{self._name}: refused a change that it was not given") from refusal
                 changes = [change for change in changes if change.id != refusal.change.id]
@@ -79,7 +79,7 @@ class FunctionSink(Sink):
             except Exception as error:
                 raise SinkUnavailable(
                     f"{self._name}: {type(error).__name__}: {error}",
-                    hint="it is called again; raise Refuse(change, why) for a change that can never be taken",
+                    hint="it is called again; raise RejectChange(change, why) for a change that can never be taken",
                 ) from error
         return refused
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from millstream.frame import rows, span
 from millstream.relation import expression
 from millstream.relation.nodes import Frame
-from millstream.relation.window import rows, span
 from millstream.sql.interval import duration
 from millstream.sql.tokens import Piece, Word, depths, edit, part, split, words
 

@@ -14,7 +14,7 @@ _DEFINED = (
 """What CREATE says. A query that stands in Python has its streams and its view from there."""
 _ASKED = (
     (
-        r'group_by\(tumbling\("at", "1 (minute|day)"\), …\)',
+        r'group_by\(window\.tumbling\("at", "1 (minute|day)"\), …\)',
         r"FROM tumble(TABLE …, at, INTERVAL 1 \1) … GROUP BY window_start, window_end",
     ),
     (r"join it within= or as_of=", "join it within a span of time, or FOR SYSTEM_TIME AS OF"),
@@ -30,7 +30,7 @@ _ASKED = (
         r'two streams can be joined within="1 hour", a stream and a table as_of= its time or latest=True',
         "two streams can be joined within a span of time, a stream and a table FOR SYSTEM_TIME AS OF its time",
     ),
-    (r'frame=span\("1 day"\)', "RANGE BETWEEN INTERVAL 1 DAY PRECEDING AND CURRENT ROW"),
+    (r'frame=frame\.span\("1 day"\)', "RANGE BETWEEN INTERVAL 1 DAY PRECEDING AND CURRENT ROW"),
     (r'select\("(\w+)", …\)', r"SELECT \1, …"),
     (r"group_by\(…\)\.agg\(…\)", "GROUP BY"),
     (

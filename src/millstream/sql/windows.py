@@ -9,12 +9,12 @@ from millstream.errors import PlanError
 from millstream.relation.nodes import WINDOW_COLUMNS, Window
 from millstream.relation.relation import Relation
 from millstream.relation.source_location import said_at
-from millstream.relation.window import hopping, session, sliding, tumbling
 from millstream.sql.ast import Windowed
 from millstream.sql.calls import closing
 from millstream.sql.interval import duration
 from millstream.sql.scope import Entry, Scope, path
 from millstream.sql.tokens import Piece, Text, canonical, part, split, words
+from millstream.window import hopping, session, sliding, tumbling
 
 _CALLS = ("WINDOW", "SESSION_WINDOW")
 FIELDS = {

@@ -16,13 +16,15 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from millstream import Pipeline, Relation, rows, session, sliding, tumbling
+from millstream import Pipeline, Relation
 from millstream.errors import MachineError, PipelineError, PlanError
 from millstream.explain.explain import explain
+from millstream.frame import rows
 from millstream.kernel.aggregates.sketches import looked, merged, sketched
 from millstream.kernel.state.store import FOREVER, Meta
 from millstream.plan.spec import Measure, Reduce, Session
 from millstream.relation.nodes import Emit
+from millstream.window import session, sliding, tumbling
 from tests.kernel.alone import SECOND, TYPES, Alone, Change, Row, Script
 from tests.kernel.local import STAMP
 from tests.kernel.oracle import moment, stamp

@@ -14,12 +14,13 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from millstream.errors import PlanError
+from millstream.frame import rows, span
 from millstream.kernel.schemas import raw_schemas
 from millstream.kernel.state.store import FOREVER
 from millstream.plan.build import Chain, ViewPlan, build_chain
 from millstream.relation.nodes import Aggregation, Column, Emit, How, Late, Source
 from millstream.relation.relation import Relation, natural_key
-from millstream.relation.window import hopping, rows, session, sliding, span, tumbling
+from millstream.window import hopping, session, sliding, tumbling
 from tests.kernel import oracle
 from tests.kernel.local import STAMP, Local, Rec, hashable, types_by_name
 from tests.kernel.operators import test_session

@@ -15,7 +15,7 @@ from millstream.errors import ConfigError, DeliveryFenced, OffsetOutOfRange, Unk
 from millstream.event import Event, TopicPartition
 from millstream.log.contract import Delivery, QueueSettings, TopicSettings, Worker
 from millstream.log.embedded.engine import SqliteLog
-from millstream.log.lag import lag
+from millstream.log.lag import group_lag
 from tests.contracts.log import committed, read_all, values
 from tests.log.embedded.test_group import Clock
 
@@ -123,14 +123,14 @@ def test_the_group_has_come_as_far_as_its_lowest_open_record(log: SqliteLog) -> 
     assert committed(log, "q") == {PLACE: 0}
     one.done([b, c])
     assert committed(log, "q") == {PLACE: 0}
-    assert lag(log, groups=["q"])[0].records == 6
+    assert group_lag(log, groups=["q"])[0].records == 6
     one.done([a])
     assert committed(log, "q") == {PLACE: 3}
     one.done([d])
     assert committed(log, "q") == {PLACE: 4}
-    assert lag(log, groups=["q"])[0].records == 2
+    assert group_lag(log, groups=["q"])[0].records == 2
     one.done(take(one))
-    assert lag(log, groups=["q"])[0].records == 0
+    assert group_lag(log, groups=["q"])[0].records == 0
 
 
 def test_closing_gives_everything_back_at_once(log: SqliteLog) -> None:

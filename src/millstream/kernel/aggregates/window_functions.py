@@ -71,7 +71,7 @@ class Layout:
         if not (values.dtype.is_integer() or values.dtype in (pl.Datetime, pl.Date)):
             raise PlanError(
                 f"a frame of distances needs an order by a time or by whole numbers; found {values.dtype}",
-                hint="rows(…) counts rows, whatever the order",
+                hint="frame.rows(…) counts rows, whatever the order",
             )
         whole = values.dt.epoch("us") if values.dtype == pl.Datetime else values.cast(pl.Int64)
         down = self.order[0].descending
