@@ -438,6 +438,23 @@ def test_an_error_in_a_file_names_its_line_and_keeps_its_cause(
     assert isinstance(caught.value.__cause__, cause)
 
 
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda _: Pipeline("p", to="mysql://x"), "views: found 'mysql://x', expected sqlite:PATH or"),
+        (lambda _: Pipeline("p", log="rabbit://x"), "log: found 'rabbit://x', expected sqlite:PATH or"),
+        (lambda _: Pipeline("p", kafka={"sasl.password": "word"}), "kafka.sasl.password"),
+        (lambda made: made.view("v", made.streams["clicks"], to="nothing"), "views: found 'nothing'"),
+    ],
+)
+def test_a_wrong_address_is_refused_in_its_line(build: Any, message: str) -> None:
+    with pytest.raises(PlanError) as caught:
+        build(shop())
+    assert f"test_pipeline.py:{build.__code__.co_firstlineno}: " in caught.value.message
+    assert message in caught.value.message
+    assert isinstance(caught.value.__cause__, ConfigError)
+
+
 def test_a_plan_error_in_a_file_passes_as_it_is(tmp_path: Path) -> None:
     file = write(tmp_path, "from millstream.pipeline import Pipeline\n\nPipeline('a').stream('s', 'page strng')")
     with pytest.raises(PlanError) as caught:

@@ -11,7 +11,7 @@ unless ``--debug``.
     ├── CodecError            bytes that do not decode, a value that does not encode
     ├── MachineError          this machine lacks something: Java, a fixed SQLite, a jar, an extra
     ├── SparkError            Spark did not start, or a query failed
-    ├── PlanError             a definition that does not hold together; names the place in the user's file
+    ├── PlanError             a definition that does not hold together, its addresses and settings too; names the place in the user's file
     ├── PipelineError         running a pipeline
     │   ├── AlreadyRunning    another process holds the pipeline's lease
     │   ├── TakenOver         another process has taken the pipeline; this one no longer writes

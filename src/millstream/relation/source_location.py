@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
 
-from millstream.errors import PlanError
+from millstream.errors import ConfigError, PlanError
 from millstream.relation.nodes import Place
 
 _PACKAGE = str(Path(__file__).parent.parent) + os.sep
@@ -34,9 +34,14 @@ def here() -> Place:
 
 @contextmanager
 def placed(place: Place) -> Iterator[None]:
-    """Put the place in front of what goes wrong inside, unless that is said to be in this line already."""
+    """Put the place in front of what goes wrong inside, unless that is said to be in this line already.
+
+    An address or a setting that cannot be used is the definition's fault too.
+    """
     try:
         yield
+    except ConfigError as error:
+        raise PlanError(f"{place}: {error.message}", hint=error.hint) from error
     except PlanError as error:
         if error.message.startswith(f"{place}: "):
             raise
