@@ -15,6 +15,7 @@ from millstream.errors import PlanError
 from millstream.runtime.batch import run_batch
 from millstream.runtime.run import run
 from millstream.runtime.verify import verify
+from millstream.sink.files import committed_files
 from millstream.testing import Trial
 
 HERE = Path(__file__).name
@@ -79,6 +80,34 @@ def test_wrong_arguments_are_named_with_their_line(
         Trial(pipeline, spark=spark)
     assert said in caught.value.message
     assert place.removesuffix("view v: ") in caught.value.message
+
+
+def test_a_definition_that_is_refused_takes_nothing_away_and_leaves_nothing(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    wrong, _ = defined(tmp_path, lambda s: s.group_by("page").agg(n="max(uper(n))"))
+
+    def mended(text: str = "max(n)") -> Pipeline:
+        made = Pipeline("p", log=wrong.log, to=wrong.to, checkpoint=wrong.checkpoint)
+        view = made.view("v", made.stream("s", "page string, n int").group_by("page").agg(n=text))
+        made.sink("out", view, f"files:{tmp_path / 'files'}?format=json")
+        return made
+
+    with pytest.raises(PlanError, match="uper"):
+        run(wrong, spark=spark, once=True)
+    assert not (tmp_path / "checkpoint").exists()
+    run(mended(), spark=spark, once=True)
+    assert mended().views["v"].frame().rows() == [("a", 1)]
+    sent = committed_files(tmp_path / "files")
+    for text in ("max(uper(n))", "sum(soundex(page))"):
+        with pytest.raises(PlanError):
+            run(mended(text), spark=spark, once=True, rebuild=True)
+        assert mended().views["v"].frame().rows() == [("a", 1)]
+        assert committed_files(tmp_path / "files") == sent
+    with open_log(wrong.log) as log:
+        log.append("s", [Event(b'{"page": "a", "n": 2}')])
+    run(mended(), spark=spark, once=True)
+    assert mended().views["v"].frame().rows() == [("a", 2)]
 
 
 def test_verify_names_what_spark_does_not_know_any_more(spark: SparkSession, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from millstream.plan.build import Chain, ViewPlan, build_chain
 from millstream.runtime.analysis_errors import analysed
 from millstream.runtime.delivery import target_of
 from millstream.spark.distribute_code import ship
+from millstream.spark.lowering import decode, feed_types
 from millstream.spark.session import SETTINGS, is_one_process, require, spark_session
 from millstream.store import Target
 from millstream.typecheck.inference import check_types
@@ -71,6 +72,14 @@ def targets_of(
 def empty_records(spark: SparkSession) -> Any:
     """No records, with their columns."""
     return spark.createDataFrame([], RECORDS)
+
+
+def check_expressions(spark: SparkSession, pipeline: Pipeline, chain: Chain) -> None:
+    """Let Spark look at all expressions, over no records: what it does not know is refused before anything is made or removed."""
+    with our_settings(spark, spark.sparkContext.defaultParallelism):
+        with analysed(spark, pipeline.views.values()):
+            types = feed_types(decode(empty_records(spark), chain, pipeline.name), chain)
+        targets_of(spark, pipeline, chain, types)
 
 
 @contextmanager

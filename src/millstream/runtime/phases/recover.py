@@ -25,6 +25,7 @@ from millstream.runtime.checkpoint import (
     is_early,
     newest_entry,
     open_checkpoint,
+    read_checkpoint,
 )
 from millstream.runtime.delivery import Position
 from millstream.runtime.offset_log import check_progress, drop_unplanned
@@ -33,7 +34,7 @@ from millstream.runtime.phases.claim import Claimed
 from millstream.runtime.phases.course import Course
 from millstream.runtime.relocate import settle
 from millstream.runtime.replan import unplan
-from millstream.runtime.setup import chain_of, session_for
+from millstream.runtime.setup import chain_of, check_expressions, session_for
 from millstream.runtime.topic_identity import check_ends, check_same, check_start, ids_of
 from millstream.spark import spill
 from millstream.spark.distribute_code import check_shared
@@ -66,10 +67,14 @@ def recover(stack: ExitStack, course: Course, claimed: Claimed, given: SparkSess
     folder = folder_for(folder_of(pipeline), _any(claimed.lasts))
     if course.options.beside and not any(claimed.lasts.values()):
         folder = fresh_folder(folder)
+    if course.options.rebuild and not course.options.forget_history:
+        check_start(pipeline.name, began_at(folder, _any(claimed.lasts)), claimed.bounds)
+    spark = _session(course, claimed, given)
+    if course.options.rebuild or read_checkpoint(folder) is None:
+        check_expressions(spark, pipeline, claimed.chain)
     lasts = _forget(course, claimed, folder) if course.options.rebuild else claimed.lasts
     starts = {topic: {p: bound.start for p, bound in found.items()} for topic, found in claimed.bounds.items()}
     last = newest_entry(pipeline.name, lasts)
-    spark = _session(course, claimed, given)
     topics = ids_of(claimed.log, claimed.bounds)
     early = is_early(folder, pipeline)
     chain = replace(claimed.chain, early=early)
@@ -94,8 +99,6 @@ def _any(lasts: Mapping[str, Entry | None]) -> Entry | None:
 def _forget(course: Course, claimed: Claimed, folder: Path) -> dict[str, Entry | None]:
     """Forget all that was made: first in the sinks, then in the stores, then the checkpoint."""
     pipeline, options, lasts = course.pipeline, course.options, claimed.lasts
-    if not options.forget_history:
-        check_start(pipeline.name, began_at(folder, _any(lasts)), claimed.bounds)
     clear_sinks(
         claimed.sinks,
         pipeline,
