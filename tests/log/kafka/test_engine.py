@@ -147,6 +147,24 @@ def test_a_broker_that_is_gone_is_a_clear_error() -> None:
     broker.close()
 
 
+def test_a_producer_that_another_of_its_name_has_fenced_is_told_so_and_adds_nothing(kafka: KafkaBroker) -> None:
+    events = [Event(b"x", b"%d" % n) for n in range(50)]  # each has a callback
+    with open_log(kafka.url) as one, open_log(kafka.url) as other:
+        topic = one.create_topic(name(), 3).name
+        one.append(topic, events, producer="p", sequence=1)
+        other.append(topic, events, producer="p", sequence=2)
+        with pytest.raises(LogUnavailable, match="fenced"):
+            one.append(topic, events, producer="p", sequence=3)
+        assert len(read_all(other, topic)) == 100
+        # What the client raises of it now and then, when a callback comes after the error.
+        fatal = confluent_kafka.KafkaException(confluent_kafka.KafkaError(confluent_kafka.KafkaError._FENCED))
+        late = "<method 'append' of 'list' objects> returned a result with an exception set"
+        with pytest.raises(LogUnavailable, match="fenced"), one.errors(topic):  # type: ignore[attr-defined]
+            raise SystemError(late) from fatal
+        with pytest.raises(SystemError, match="another"), one.errors(topic):  # type: ignore[attr-defined]
+            raise SystemError("another")
+
+
 def test_an_archive_in_the_settings_is_refused_with_what_to_do_instead(log: Log) -> None:
     with pytest.raises(ConfigError, match="archive") as caught:
         log.create_topic(name(), 1, TopicSettings(archive="archive"))

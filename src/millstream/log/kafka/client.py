@@ -68,8 +68,8 @@ class Errors:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         ours: Exception
-        if isinstance(error, ck.KafkaException):
-            ours = translate(error.args[0], self.log.url, self.topic)
+        if (said := kafkas_own(error)) is not None:
+            ours = translate(said.args[0], self.log.url, self.topic)
         elif isinstance(error, TimeoutError):  # of a future, which was not settled in time
             ours = LogUnavailable(
                 f"{self.log.url}: no answer within {TIMEOUT:.0f} s", hint="is the broker up? `millstream doctor` looks"
@@ -79,6 +79,17 @@ class Errors:
         if isinstance(ours, LogUnavailable):
             self.log.renew_admin()
         raise ours from error
+
+
+def kafkas_own(error: BaseException | None) -> Any:
+    """The error of Kafka's that a call raised, or None if it is another.
+
+    A fatal one, as of a producer that was fenced, is raised in the middle of the call, before callbacks of ours that
+    still come: Python makes it the cause of a SystemError then.
+    """
+    while isinstance(error, SystemError):
+        error = error.__cause__
+    return error if isinstance(error, ck.KafkaException) else None
 
 
 def translate(error: Any, url: str, topic: str = "") -> Exception:
