@@ -133,13 +133,16 @@ def test_a_broker_that_was_away_gets_the_batch_once() -> None:
 
 def test_a_large_batch_gets_the_time_that_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     frame = pl.DataFrame({"name": [f"{number:0100d}" for number in range(500_000)]})
+    at_once = {
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms": "100"
+    }  # the broker looks each 10 s otherwise
     with (
-        KafkaBroker(settings={"transaction.max.timeout.ms": "15100"}) as broker,  # it would be 51 s
+        KafkaBroker(settings={"transaction.max.timeout.ms": "15100", **at_once}) as broker,  # it would be 51 s
         TopicSink(open_log(broker.url), "out", "p", ("name",)) as sink,
         open_log(broker.url) as log,
     ):
-        sink.send(sink.pack(ChangeSet(frame[:1], frame.clear())).payload, 1, marked=True)
         monkeypatch.setattr("millstream.log.kafka.write.LEAST", 1.0)  # as 15 s are for millions of rows
+        sink.send(sink.pack(ChangeSet(frame[:1], frame.clear())).payload, 1, marked=True)
         sink.send(sink.pack(ChangeSet(frame, frame.clear())).payload, 2, marked=True, after=1)
         sink.send(sink.pack(ChangeSet(frame, frame.clear())).payload, 2, marked=True)
         assert sink.last() == 2
