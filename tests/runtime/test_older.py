@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -22,7 +23,7 @@ from millstream.log.embedded.engine import SqliteLog
 from millstream.pipeline import Pipeline
 from millstream.runtime.batch import run_batch
 from millstream.runtime.rebuild import rebuild
-from millstream.runtime.run import run
+from millstream.runtime.run import Progress, run
 from millstream.runtime.time_travel import as_of
 from millstream.runtime.verify import verify
 from millstream.spark.source import Options, StreamReader
@@ -177,6 +178,32 @@ def test_a_topic_that_was_deleted_and_made_again_is_not_the_one_that_was_read(
     with pytest.raises(OffsetOutOfRange, match="offset 12 is beyond the end; the next one is 11"):
         reader.latestOffset({topic: {"0": 12}}, ReadAllAvailable())
     reader.stop()
+
+
+@pytest.mark.parametrize("engine", ["sqlite", "kafka"])
+def test_a_topic_that_is_made_again_under_a_run_ends_it_before_anything_of_it_is_written(
+    spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path, engine: str
+) -> None:
+    url = request.getfixturevalue("kafka").url if engine == "kafka" else f"sqlite:{tmp_path / 'log.db'}"
+    with open_log(url) as log:
+        topic = log.create_topic(name()).name
+        log.append(topic, pages("a", "b", "c"))
+        pipeline = counts(tmp_path, url, topic)
+
+        stop = threading.Event()
+
+        def make_again(progress: Progress) -> None:
+            if (progress.batch or 0) > 0:
+                stop.set()
+            elif progress.batch == 0 and not progress.waiting and log.topic_id(topic) == first:
+                log.delete_topic(topic)
+                log.create_topic(topic)
+                log.append(topic, pages(*"defghijkl"))
+
+        first = log.topic_id(topic)
+        with pytest.raises(CheckpointMismatch, match=f"topic {topic} was deleted and made again"):
+            run(pipeline, spark=spark, interval="100 milliseconds", progress=make_again, stop=stop)
+    assert pipeline.views["pages"].frame().rows() == [("a", 1), ("b", 1), ("c", 1)]
 
 
 @pytest.mark.timeout(400)
