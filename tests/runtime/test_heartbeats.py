@@ -199,6 +199,21 @@ def test_a_live_run_over_events_of_january_writes_nothing_into_their_topic(spark
     assert made.views["january_closed"].to_arrow().column("n").to_pylist() == [1]
 
 
+def test_a_run_without_heartbeats_appends_none_and_one_with_them_does(spark: SparkSession, tmp_path: Path) -> None:
+    made = Pipeline("silent", log=f"sqlite:{tmp_path / 'log.db'}", to=f"sqlite:{tmp_path / 'views.db'}", buckets=1)
+    made.checkpoint = str(tmp_path / "check")
+    made.view("counted", made.stream("ticks", "at timestamp", time="at").group_by().agg(n="count(*)"))
+    with open_log(made.log, create=True) as log:
+        log.create_topic("ticks", 1)
+        log.append("ticks", [Event(json.dumps({"at": BEGIN.isoformat()}).encode())])
+        run(made, spark=spark, once=True)
+        for partitions, wanted in ((2, False), (3, True)):  # a partition that is new gets a heartbeat at the start
+            log.alter_topic("ticks", partitions=partitions)
+            run(made, spark=spark, once=True, heartbeats=wanted)
+            assert log.bounds("ticks")[partitions - 1].end == int(wanted)
+        assert log.bounds("ticks")[1].end == 0
+
+
 def test_who_may_not_write_is_told_once_and_there_are_no_heartbeats(caplog: pytest.LogCaptureFixture) -> None:
     rights = {
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
