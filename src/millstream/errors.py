@@ -103,7 +103,12 @@ class CheckpointMismatch(PipelineError):
 
 
 class ExpressionFailed(PipelineError):
-    """A user's expression failed on a record."""
+    """A user's expression failed on a record. ``advice`` is for one behind a kernel, also where only the text of it arrives."""
+
+    advice = (
+        "correct the row in its topic and run again; or keep such rows out with where(), or compute it in the last select of the"
+        " view by a form that gives null (try_add, try_cast, …), and run with --rebuild"
+    )
 
 
 class KeyTooLarge(PipelineError):

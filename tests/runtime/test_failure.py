@@ -60,6 +60,31 @@ def test_an_expression_that_fails_names_its_view_and_the_record_and_can_be_mende
     assert mended.views["fine"].to_arrow().num_rows == 20
 
 
+def test_what_fails_behind_a_join_says_what_to_do_and_the_row_can_be_corrected(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    made = Pipeline("sums", log=f"sqlite:{tmp_path / 'log.db'}", to=f"sqlite:{tmp_path / 'views.db'}", buckets=1)
+    made.checkpoint = str(tmp_path / "check")
+    a, b = (made.table(name, f"id long, {name} long", key="id") for name in "ab")
+    made.view("sums", a.join(b, on="id").group_by("a + b AS total").agg(n="count(*)"))
+
+    def put(topic: str, number: int) -> None:
+        with open_log(made.log) as log:
+            log.append(topic, [Event(json.dumps({"id": 1, topic: number}).encode(), b"1")])
+
+    with open_log(made.log, create=True) as log:
+        for topic in "ab":
+            log.create_topic(topic, 1)
+    put("a", (1 << 63) - 1)
+    put("b", 1)
+    with pytest.raises(ExpressionFailed, match=r"`a \+ b` failed between two kernels, on 1 rows") as caught:
+        run(made, spark=spark, once=True)
+    assert "correct the row in its topic and run again" in caught.value.hint
+    put("a", 41)
+    run(made, spark=spark, once=True)
+    assert made.views["sums"].frame().rows() == [(42, 1)]
+
+
 STACK = """[STREAM_FAILED] Query [id = 1] terminated with exception: Job aborted: Traceback (most recent call last):
   File "worker.py", line 1, in main
     process()

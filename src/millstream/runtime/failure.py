@@ -25,7 +25,6 @@ from millstream.errors import (
     CheckpointMismatch,
     DiskFull,
     ExpressionFailed,
-    KeyTooLarge,
     MillstreamError,
     OffsetOutOfRange,
     SparkError,
@@ -74,7 +73,7 @@ def explain(
     if ours := ours_in(text):
         kind, message = ours
         message = f"pipeline {pipeline.name}: {message}"
-        hint = KeyTooLarge.advice if kind is KeyTooLarge else _HINT
+        hint = getattr(kind, "advice", _HINT)
         return _out_of_range(message) if kind is OffsetOutOfRange else kind(message, hint=hint)
     if "[CANNOT_LOAD_STATE_STORE" in text:
         return CheckpointMismatch(

@@ -143,7 +143,7 @@ def _exactly(rows: pl.DataFrame, column: Computed) -> pl.Series:
     if failed.height:
         raise ExpressionFailed(
             f"`{column.written}` failed between two kernels, on {failed.height} rows; the first is {failed.row(0, named=True)}",
-            hint="use a form that gives null instead, or keep such rows out with where()",
+            hint=ExpressionFailed.advice,
         )
     return rows.with_columns(scalar.value.alias(column.name))[column.name]
 
