@@ -84,6 +84,7 @@ def seen(shop: Path) -> Seen:
     spill = Path(tempfile.mkdtemp(prefix="t-", dir="/tmp"))
     screen, terminal = pty.openpty()
     environ = {**os.environ, "CANARY": CANARY, "TMPDIR": str(spill), "MILLSTREAM_CLASS_ARCHIVE": "keep"}
+    environ["JAVA_TOOL_OPTIONS"] = f"-Djava.io.tmpdir={spill}"  # Java asks no TMPDIR; where it would go by itself
     command = ["setsid", "--ctty", sys.executable, "-c", "from millstream.cli import main; main()", "run", "till.py"]
     process = subprocess.Popen(
         command, cwd=shop, env=environ, stdin=terminal, stdout=terminal, stderr=terminal, umask=0
