@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from millstream.address import NOWHERE, parse_address, parse_log
 from millstream.errors import PlanError, UnknownView
+from millstream.explain.endless import refuse_endless
 from millstream.plan.build import ViewPlan, build_chain
-from millstream.plan.growth import refuse_endless
 from millstream.relation.fingerprint import fingerprint
 from millstream.relation.nodes import Column, Emit, EventTime, Late, Policy, Source, source_of, sources_of
 from millstream.relation.relation import Relation, has_aggregate, has_window, here, natural_key, placed

@@ -11,13 +11,14 @@ import pytest
 
 from millstream import Pipeline, Relation
 from millstream.errors import PlanError, UnknownView
+from millstream.explain import describe, retention
 from millstream.explain.explain import condition, explain, explain_chain
 from millstream.explain.report import Explanation, Step
 from millstream.explain.svg import svg
 from millstream.frame import rows, span
-from millstream.plan import describe, retention
 from millstream.plan import spec as specs
 from millstream.plan.build import Chain, Feed, Operator, ViewPlan, build_chain
+from millstream.plan.retention import is_bounded
 from millstream.relation import properties
 from millstream.relation.nodes import Frame, Look, Node, inputs_of
 from millstream.window import hopping, session, sliding, tumbling
@@ -127,7 +128,7 @@ def nodes(node: Node) -> Iterator[Node]:
 def test_every_kernel_is_described_in_every_respect(kind: type) -> None:
     found = [sample for sample in SAMPLES if type(sample) is kind]
     assert found, (
-        f"{kind.__name__} is new: describe it in plan/describe.py and plan/retention.py, and add a sample here"
+        f"{kind.__name__} is new: describe it in explain/describe.py and explain/retention.py, and add a sample here"
     )
     for sample in found:
         for text in (
@@ -138,8 +139,8 @@ def test_every_kernel_is_described_in_every_respect(kind: type) -> None:
         ):
             assert isinstance(text, str)
             assert text
-        assert isinstance(retention.is_bounded(sample), bool)
-        assert ("it grows with" in retention.drops(sample, column)) is not retention.is_bounded(sample)
+        assert isinstance(is_bounded(sample), bool)
+        assert ("it grows with" in retention.drops(sample, column)) is not is_bounded(sample)
 
 
 @pytest.mark.parametrize("name", RELATIONS)

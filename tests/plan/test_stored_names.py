@@ -11,13 +11,15 @@ from typing import Any, ClassVar, get_args
 
 import pytest
 
-from millstream import Pipeline, Relation, hopping, rows, session, sliding, span, tumbling
+from millstream import Pipeline, Relation
+from millstream.frame import rows, span
 from millstream.plan import spec as specs
 from millstream.plan.build import Chain, ViewPlan, build_chain
 from millstream.plan.state_layout import kernels, layout
 from millstream.relation import nodes
 from millstream.relation.fingerprint import STORED, canonical, fingerprint, stored_name
 from millstream.relation.nodes import Emit, Node, Place, Window
+from millstream.window import hopping, session, sliding, tumbling
 
 GOLDEN: dict[str, Any] = json.loads((Path(__file__).parent / "stored_names.json").read_text())
 """Written once. What is new may be added; what is there is in people's checkpoints."""

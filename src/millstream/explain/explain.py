@@ -11,13 +11,15 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from millstream.address import NOWHERE
+from millstream.explain import describe, retention
 from millstream.explain.report import Arrow, Explanation, Runs, Step, ViewStep
+from millstream.explain.wording import Wording
 from millstream.log.capabilities import capabilities_of
-from millstream.plan import describe, retention
 from millstream.plan.build import build_chain
 from millstream.plan.chain import ADMIT, Chain, Feed, Operator, Output, Port, ViewPlan
 from millstream.plan.growth import growth
-from millstream.plan.lineage import Words
+from millstream.plan.lineage import Lineage
+from millstream.plan.retention import is_replayable
 from millstream.relation import expression
 from millstream.relation.nodes import EventTime
 from millstream.relation.schema import format_duration
@@ -83,16 +85,17 @@ def _below(number: int, arrows: tuple[Arrow, ...]) -> set[int]:
     return found
 
 
-class _Explained(Words):
+class _Explained(Lineage):
     """Kernels and ports of a chain, told."""
 
     def __init__(self, chain: Chain) -> None:
         self.chain = chain
         super().__init__(chain)
         self.grows = growth(chain)
+        self.wording = Wording(chain)
 
     def kernel(self, operator: Operator, views: tuple[str, ...]) -> Step:
-        spec, say = operator.spec, self.say(operator)
+        spec, say = operator.spec, self.wording.say(operator)
         return Step(
             operator.number,
             "kernel",
@@ -104,7 +107,7 @@ class _Explained(Words):
             retention.drops(spec, say),
             self.marks(operator),
             self.grows[operator.number],
-            retention.is_replayable(spec),
+            is_replayable(spec),
             views,
             beside=self.beside(operator),
         )
@@ -149,9 +152,9 @@ class _Explained(Words):
             shown = [text for name, text in texts.items() if name not in _OURS and not _is_plain(text, there)]
         else:
             shown = [each.written for each in port.computed]
-        where = self.kept(maker, self.spoken(port.keep)) if port.keep else texts.get("_keep", "true")
-        where = self.spoken(condition(where)) if where != "true" else ""
-        computes = tuple(dict.fromkeys(self.windows_in(condition(text)) for text in shown))
+        where = self.kept(maker, self.wording.spoken(port.keep)) if port.keep else texts.get("_keep", "true")
+        where = self.wording.spoken(condition(where)) if where != "true" else ""
+        computes = tuple(dict.fromkeys(self.wording.windows_in(condition(text)) for text in shown))
         runs: Runs = "Spark SQL" if native else "compiled"
         tested = native or (port.keep is not None and not _is_plain(port.keep))
         return Arrow(maker.number, port.target, port.side, where, computes, runs, tested, port.marks, port.late)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from millstream.plan import spec as specs
 from millstream.plan.chain import ADMIT, SINK, Chain, Feed, Operator, Port
-from millstream.plan.lineage import Words
+from millstream.plan.lineage import Lineage
 
 
 def fuse(chain: Chain) -> Chain:
@@ -59,7 +59,7 @@ class _Step:
 
 class _Steps:
     def __init__(self, chain: Chain) -> None:
-        self.words = Words(chain)
+        self.lineage = Lineage(chain)
         self.specs = {each.number: each.spec for each in chain.operators}
         self.stages: dict[int, int] = {feed.number: ADMIT for feed in chain.feeds}
         self.steps: dict[int, _Step] = {}
@@ -74,7 +74,7 @@ class _Steps:
         else:
             self.stages[number] = last + 1
             self.steps[number] = step = _Step(number)
-            for _, port in self.words.ports_to(number):
+            for _, port in self.lineage.ports_to(number):
                 step.spreads[number, port.side] = list(port.spread)
                 step.keys[number] = [self._made(operator, name) for name in port.spread]
 
@@ -85,7 +85,7 @@ class _Steps:
         if steps or step is None:
             return False
         keys: list[set[str]] | None = None
-        for maker, port in self.words.ports_to(operator.number):
+        for maker, port in self.lineage.ports_to(operator.number):
             here = dict(port.columns)
             found = [{name for name in port.spread if here[name] in names} for names in step.keys[maker.number]]
             if bool(found) != bool(port.spread):
@@ -99,7 +99,7 @@ class _Steps:
 
     def _join(self, operator: Operator, last: int) -> bool:
         """Put a join into the steps of those sides that are made last, if all that comes for it can be sent to their buckets."""
-        ports = self.words.ports_to(operator.number)
+        ports = self.lineage.ports_to(operator.number)
         beside = [(maker.number, port) for maker, port in ports if self.stages[maker.number] == last]
         if not isinstance(operator.spec, specs.JoinSpec) or not all(number in self.steps for number, _ in beside):
             return False
@@ -142,7 +142,7 @@ class _Steps:
         if len(set(parts)) == len(step.keys[step.leader]):
             return True
         made_of = [
-            self.words.taken(number, names[part], side)
+            self.lineage.taken(number, names[part], side)
             for (number, side), names in step.spreads.items()
             for part in parts
         ]
@@ -162,7 +162,7 @@ class _Steps:
         """The columns of a kernel's rows that hold a column of its key."""
         match operator.spec:
             case specs.Changelog(values=values):
-                (_, port), *_ = self.words.ports_to(operator.number)
+                (_, port), *_ = self.lineage.ports_to(operator.number)
                 return {dict(port.columns)[name]} & set(values)
             case specs.Reduce(keys=keys) | specs.Session(keys=keys) | specs.Groups(keys=keys):
                 return {name} & set(keys)
@@ -185,7 +185,9 @@ class _Steps:
         found: set[str] = set()
         for side, (columns, outer) in enumerate(((spec.left, ("right", "full")), (spec.right, ("left", "full")))):
             ports = [
-                (maker, dict(port.columns)) for maker, port in self.words.ports_to(operator.number) if port.side == side
+                (maker, dict(port.columns))
+                for maker, port in self.lineage.ports_to(operator.number)
+                if port.side == side
             ]
             if spec.how not in outer:
                 found |= {

@@ -1,19 +1,18 @@
 """How state grows on endless input: not at all, with the keys there are, or with every event.
 
 What grows with keys (groups, tables, distinct values, what a view shows) is as large as what it is about. What keeps something of
-every event of a stream, for ever, fills any disk: it is refused unless its author says that this is meant. Both are read off
-the chain, so they are said of the kernels that run.
+every event of a stream, for ever, fills any disk: :mod:`millstream.explain.endless` refuses it unless its author says that this is
+meant. Both are read off the chain, so they are said of the kernels that run.
 """
 
 from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-from millstream.errors import PlanError
-from millstream.plan import describe, retention
+from millstream.plan import retention
 from millstream.plan import spec as specs
 from millstream.plan.chain import Chain, Feed, Operator
-from millstream.plan.lineage import Words
+from millstream.plan.lineage import Lineage
 from millstream.relation import expression
 
 Growth: TypeAlias = Literal["none", "keys", "events"]
@@ -32,20 +31,7 @@ def growth(chain: Chain) -> dict[int, Growth]:
     return found
 
 
-def refuse_endless(view: str, chain: Chain) -> None:
-    """Refuse a view of which a kernel keeps something of every event for ever; ``chain`` is of this view alone."""
-    words, grows = Words(chain), growth(chain)
-    for operator in chain.operators:
-        if grows[operator.number] == "events":
-            spec, say = operator.spec, words.say(operator)
-            raise PlanError(
-                f"view {view}: {describe.title(spec)} ({describe.does(spec, say)}) keeps something of every event for ever: "
-                f"{retention.keeps(spec, say)}",
-                hint=f"{_bound(spec)}; or say that it may grow without end: view(…, unbounded=True)",
-            )
-
-
-class _Flows(Words):
+class _Flows(Lineage):
     """Which kernels get rows without end."""
 
     def keeps_events(self, operator: Operator) -> bool:
@@ -109,20 +95,3 @@ class _Flows(Words):
 def _lists(measure: specs.Measure, insert_only: bool) -> bool:
     """Whether an aggregate keeps each of its values, equal ones too, or values in an order that hardly has equal ones."""
     return measure.function == "collect_list" or (measure.function in ("min_by", "max_by") and not insert_only)
-
-
-def _bound(spec: specs.Spec) -> str:
-    match spec:
-        case specs.Deduplicate():
-            return 'within="1 day" lets go of it'
-        case specs.Over():
-            return 'an order by the event time and a frame of a certain length let go of it: frame=frame.span("1 day")'
-        case specs.TableJoin():
-            return (
-                'two streams can be joined within="1 hour", a stream and a table as_of= its time or latest=True; '
-                "or aggregate the stream before"
-            )
-        case specs.LatestJoin():
-            return "aggregate the stream before, or join it within= or as_of="
-        case _:
-            return 'windows let go of it: group_by(window.tumbling("at", "1 day"), …) before, or as one of its keys'

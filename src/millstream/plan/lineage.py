@@ -1,4 +1,7 @@
-"""What the columns of a chain are called by who wrote its expressions: the chain's own names (_c0, _k0, _a1) traced back to text."""
+"""What the columns of a chain come from: its own names (_c0, _k0, _a1) traced back to what an author wrote, as data.
+
+Steps, layouts and growth are decided by it, so nothing here is worded for people: that is :mod:`millstream.explain.wording`.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,6 @@ import re
 from typing import NamedTuple
 
 from millstream.plan.chain import Chain, Feed, Operator, Port, WindowBound
-from millstream.plan.describe import Say, span
 from millstream.plan.spec import Changelog, JoinSpec
 from millstream.relation.nodes import WINDOW_COLUMNS
 
@@ -23,14 +25,13 @@ class Origin(NamedTuple):
         return self.window is not None or self.text in WINDOW_COLUMNS
 
 
-class Words:
-    """What the columns of a chain are called by who wrote its expressions."""
+class Lineage:
+    """Where the columns of a chain come from."""
 
     def __init__(self, chain: Chain) -> None:
         self.makers: dict[int, Feed | Operator] = {}
         self.makers.update((feed.number, feed) for feed in chain.feeds)
         self.makers.update((operator.number, operator) for operator in chain.operators)
-        self.windows = sorted(chain.windows, key=lambda each: len(each.expression), reverse=True)
 
     def ports_to(self, number: int) -> list[tuple[Feed | Operator, Port]]:
         """Who sends to a kernel or a view, and by which ports."""
@@ -65,23 +66,3 @@ class Words:
         if isinstance(maker, Operator) and isinstance(maker.spec, JoinSpec):
             return re.sub(r"\b_[klr]\d+\b", lambda found: self.made(maker, found[0]).text, keep)
         return self.made(maker, keep).text
-
-    def say(self, operator: Operator) -> Say:
-        """What the columns of a kernel's input are."""
-
-        def say(column: str, side: int) -> str:
-            return self.spoken(self.taken(operator.number, column, side).text)
-
-        return say
-
-    def spoken(self, text: str) -> str:
-        """An expression with the bounds of windows by their names."""
-        for each in self.windows:
-            text = text.replace(each.expression, each.name)
-        return text
-
-    def windows_in(self, text: str) -> str:
-        """An expression with the windows themselves in place of their bounds."""
-        for each in self.windows:
-            text = text.replace(each.expression, f"tumbling({each.time}, {span(each.size)})")
-        return text

@@ -11,16 +11,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from millstream.plan.chain import Chain, Operator
-from millstream.plan.lineage import Words
+from millstream.plan.lineage import Lineage
 from millstream.relation.fingerprint import canonical, fingerprint
 
 
 def layout(chain: Chain) -> dict[str, str]:
     """What has state under each number: the admission of a topic, or a kernel with its stage, its key and a digest of the rest."""
-    words = Words(chain)
+    lineage = Lineage(chain)
     found = {str(feed.number): f"the admission of {feed.source.topic}" for feed in chain.feeds if chain.staged(feed)}
     for operator in chain.operators:
-        found[str(operator.number)] = _kernel(operator, words)
+        found[str(operator.number)] = _kernel(operator, lineage)
     return found
 
 
@@ -35,32 +35,32 @@ def difference(there: Mapping[str, str], here: Mapping[str, str]) -> str:
 
 def kernels(chain: Chain) -> dict[str, Operator]:
     """Each kernel by a fingerprint of what it computes, which does not depend on where in the chain it is."""
-    words, prints = Words(chain), {feed.number: fingerprint(["feed", feed.source]) for feed in chain.feeds}
+    lineage, prints = Lineage(chain), {feed.number: fingerprint(["feed", feed.source]) for feed in chain.feeds}
     found = {}
     for operator in sorted(chain.operators, key=lambda each: (each.stage, each.number)):
         spec = canonical(operator.spec)
         spec.pop("function", None)
         made = [
-            [prints.get(maker.number, ""), port.side, sorted((name, words.left(maker, port, here).text) for name, here in port.columns),
-             words.kept(maker, port.keep) if port.keep else ""]
-            for maker, port in words.ports_to(operator.number)
+            [prints.get(maker.number, ""), port.side, sorted((name, lineage.left(maker, port, here).text) for name, here in port.columns),
+             lineage.kept(maker, port.keep) if port.keep else ""]
+            for maker, port in lineage.ports_to(operator.number)
         ]  # fmt: skip
         prints[operator.number] = fingerprint([spec, operator.hold, made])
         found[prints[operator.number]] = operator
     return found
 
 
-def _kernel(operator: Operator, words: Words) -> str:
+def _kernel(operator: Operator, lineage: Lineage) -> str:
     ports: list[dict[str, Any]] = [
         {
             "from": maker.number,
             "side": port.side,
-            "columns": {name: words.left(maker, port, here).text for name, here in port.columns},
-            "keep": words.kept(maker, port.keep) if port.keep else "",
+            "columns": {name: lineage.left(maker, port, here).text for name, here in port.columns},
+            "keep": lineage.kept(maker, port.keep) if port.keep else "",
             "spread": port.spread,
             "marks": port.marks,
         }
-        for maker, port in words.ports_to(operator.number)
+        for maker, port in lineage.ports_to(operator.number)
     ]
     spec = canonical(operator.spec)
     spec.pop("function", None)  # the user's, whose text is in the definition's fingerprint

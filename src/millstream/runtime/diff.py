@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from millstream.errors import CheckpointMismatch, ViewStoreUnavailable
+from millstream.explain.describe import does, title
+from millstream.explain.wording import Wording
 from millstream.log import open_log
 from millstream.log.archive import whole_bounds
 from millstream.pipeline import Pipeline
-from millstream.plan.describe import does, title
-from millstream.plan.lineage import Words
 from millstream.plan.state_layout import kernels
 from millstream.runtime.checkpoint import folder_for, folder_of, read_checkpoint
 from millstream.runtime.setup import chain_of
@@ -73,8 +73,8 @@ def change_of(pipeline: Pipeline) -> Change:
         for name in sorted(known.keys() | wanted.keys())
     }  # fmt: skip
     state = there.kernels if there is not None else {}
-    words = Words(chain)
-    told = {key: f"{title(each.spec)}: {does(each.spec, words.say(each))}" for key, each in kernels(chain).items()}
+    wording = Wording(chain)
+    told = {key: f"{title(each.spec)}: {does(each.spec, wording.say(each))}" for key, each in kernels(chain).items()}
     records, gaps = 0, []
     with open_log(pipeline.log, create=False, kafka=pipeline.kafka) as log:
         for feed in chain.feeds:
