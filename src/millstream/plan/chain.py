@@ -51,7 +51,10 @@ class WindowBound:
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """A column that is made of others between two kernels, and the expression as its author wrote it."""
+    """A column that is made of others between two kernels, and the expression as its author wrote it.
+
+    Layouts have what is written, so it is the author's text and none of ours.
+    """
 
     name: str
     expression: str
