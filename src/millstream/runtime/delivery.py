@@ -23,7 +23,14 @@ from millstream.kernel.exchange.collect import Arrived, unpack
 from millstream.kernel.exchange.projection import finish_alone
 from millstream.kernel.zset import WEIGHT
 from millstream.plan.build import ORIGIN, Chain, Output
-from millstream.runtime.sink_dispatch import IMPATIENT, Patience, Sender, letters
+from millstream.runtime.sink_dispatch import (
+    IMPATIENT,
+    Patience,
+    Sender,
+    change_set_of,
+    letters,
+    net_and_change_set,
+)
 from millstream.spark.spill import taken_up
 from millstream.store import Batch, StoreWriter, Target, judge_at
 from millstream.store.contract import COUNTED, COUNTS, REJECTS, Refusal, refused_by
@@ -144,22 +151,34 @@ class Delivery:
         counts = counts_table(arrived)
         writing = time.monotonic()
         tables, refused = accepted(self.chain, self.targets, tables)
-        refused += [
-            (f"sink {sender.wanted.name}", each)
-            for sender in self.senders
-            if sender.wanted.view in tables
-            for each in sender.send(batch, tables[sender.wanted.view])
-        ]
-        rejects = pa.concat_tables([rejects_table(arrived), letters(batch, refused)])
+        changes, unsent = self._send(batch, tables)
+        del tables
+        rejects = pa.concat_tables([rejects_table(arrived), letters(batch, [*refused, *unsent])])
         for address, (writer, fence) in self.writers.items():
             views = {output.name for output in self.chain.outputs if output.to == address and output.kept}
-            changes = {name: table for name, table in tables.items() if name in views}
+            here = {name: made for name, made in changes.items() if name in views}
             state = {**self.position.to_state(), PLANNED: planned}
-            whole = Batch(self.checkpoint, batch, fence, self.position.offsets, changes, rejects, counts, state)
+            whole = Batch(self.checkpoint, batch, fence, self.position.offsets, here, rejects, counts, state)
             self.patience.call("views", partial(writer.commit, whole))
         summed = {name: sum(getattr(count, name) for count in arrived.counts) for name in COUNTED}
         now = time.monotonic()
         return Delivered(batch, summed, now - began, now - writing)
+
+    def _send(self, batch: int, tables: Mapping[str, pa.Table]) -> tuple[dict[str, Any], list[tuple[str, Refusal]]]:
+        """Send a batch to all sinks; gives what the stores are to take, with net changes that are known by now, and what sinks refused."""
+        changes, refused = dict[str, Any](tables), []
+        kept = {output.name for output in self.chain.outputs if output.kept}
+        for view in dict.fromkeys(sender.wanted.view for sender in self.senders if sender.wanted.view in tables):
+            target, table = self.targets[view], tables[view]
+            if view in kept:
+                changes[view], change_set = net_and_change_set(target, table)
+            else:
+                change_set = change_set_of(target, table)
+            for sender in self.senders:
+                if sender.wanted.view == view:
+                    found = sender.send(batch, table, change_set)
+                    refused += [(f"sink {sender.wanted.name}", each) for each in found]
+        return changes, refused
 
 
 def chunks_of(frame: DataFrame) -> list[Chunk]:

@@ -34,7 +34,7 @@ from millstream.runtime.sink_marks import EPOCH, Marks
 from millstream.sink import ChangeSet, Sink
 from millstream.sink.contract import check_remembered
 from millstream.store.contract import REJECTS, WEIGHT, Refusal, Target
-from millstream.store.net_changes import net_by_key, net_by_row, one_zero
+from millstream.store.net_changes import PLACE, Net, net_by_key, net_by_row, net_of, one_zero
 
 UNAVAILABLE = (LogUnavailable, SinkUnavailable, ViewStoreUnavailable)
 FAILED = (LogFailed, ViewStoreFailed)
@@ -117,10 +117,10 @@ class Sender:
             frame = pl.DataFrame(stored).select(self.target.key)
             self._deliver(ChangeSet(pl.DataFrame(schema=pl.DataFrame(stored).schema), frame), self._marks.base)
 
-    def send(self, batch: int, changes: pa.Table) -> list[Refusal]:
-        """Send a batch; gives the rows that were refused, where that does not stop the pipeline."""
+    def send(self, batch: int, changes: pa.Table, change_set: ChangeSet | None = None) -> list[Refusal]:
+        """Send a batch, whose ``change_set`` may be known; gives the rows that were refused, where that does not stop the pipeline."""
         sequence, after = self._marks.number(batch), self._marks.acknowledged(self._marks.number(batch - 1))
-        change_set = change_set_of(self.target, changes)
+        change_set = change_set or change_set_of(self.target, changes)
         try:
             return self._deliver(change_set, sequence, after)
         except SinkForgot as error:
@@ -230,6 +230,16 @@ def change_set_of(target: Target, changes: pa.Table) -> ChangeSet:
     summed = net_by_row(frame)
     none = summed.clear().drop(WEIGHT)
     return ChangeSet(summed.drop(WEIGHT).sort(target.identity) if target.append else summed, none)
+
+
+def net_and_change_set(target: Target, changes: pa.Table) -> tuple[Net, ChangeSet]:
+    """The net change of a view that is kept and sent, worked out once: as its store takes it, and the same rows as sinks do."""
+    net, frame = net_of(target, changes, places=True), pl.DataFrame(changes).drop(WEIGHT)
+    rows = one_zero(frame[net.store[PLACE]], target.key)
+    if target.key:
+        return net.plain(), ChangeSet(rows, one_zero(frame.select(target.key)[net.remove[PLACE]]))
+    counted = rows if target.append else rows.with_columns(net.store[WEIGHT])
+    return net.plain(), ChangeSet(counted, rows.clear())
 
 
 def in_line(rows: pl.DataFrame, identity: Sequence[str]) -> bool:

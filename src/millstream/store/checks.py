@@ -127,15 +127,6 @@ def info_of(target: Target, pipeline: str, rows: int, last: Entry | None, refuse
     )
 
 
-def weighted(target: Target, changes: Any) -> pl.DataFrame:
-    """The changes of a view as :func:`comparable` columns and their weights."""
-    what = f"view {target.name!r}"
-    frame = comparable(changes, target.schema.append(pa.field(WEIGHT, pa.int64())), what)
-    if frame[WEIGHT].null_count():
-        raise PipelineError(f"{what}: a change without a weight; nothing of the batch was written")
-    return frame
-
-
 def plain_schema(schema: Any) -> Any:
     """Names and types, which is what counts: whether Spark knows a column to be never null may change by itself."""
     return pa.schema([pa.field(field.name, field.type) for field in schema])

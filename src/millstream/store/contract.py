@@ -70,14 +70,14 @@ class Batch:
     """What one micro-batch did to every view of a pipeline.
 
     ``offsets`` are the next to read after it. ``changes`` holds, for each view, rows with an int64 column ``_weight``; an
-    updated key may come as −old and +new, or as +new alone. ``state`` is anything that JSON can say.
+    updated key may come as −old and +new, or as +new alone; or it holds what they come to, as a :class:`Net`. ``state`` is anything that JSON can say.
     """
 
     checkpoint: str
     batch: int
     fence: int
     offsets: Offsets = field(default_factory=dict)
-    changes: Mapping[str, Any] = field(default_factory=dict)  # view → pyarrow.Table
+    changes: Mapping[str, Any] = field(default_factory=dict)  # view → pyarrow.Table, or Net
     rejects: Any = field(default_factory=REJECTS.empty_table)  # pyarrow.Table
     counts: Any = field(default_factory=COUNTS.empty_table)  # pyarrow.Table
     state: Mapping[str, Any] = field(default_factory=dict)

@@ -7,19 +7,50 @@ that say otherwise contradict themselves and are an error that names the view an
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import polars as pl
+import pyarrow as pa
 
 from millstream.errors import PipelineError
+from millstream.store.comparable import comparable
 from millstream.store.contract import WEIGHT, Target
+
+PLACE = "\0place"  # no view has a column of such a name: none can be kept
+"""A column that says which of the changes a row is one of; it is kept through the sums, for who wants the rows as they came."""
 
 
 class Net(NamedTuple):
-    """Rows to store, by key, and keys to remove."""
+    """Rows to store, by key, and keys to remove; of a table without a key, rows with their net weight, and nothing to remove."""
 
     store: pl.DataFrame
     remove: pl.DataFrame
+
+    def plain(self) -> Net:
+        """The same without places."""
+        return Net(*(part.drop(PLACE, strict=False) for part in self))
+
+
+def net_of(target: Target, changes: Any, *, places: bool = False) -> Net:
+    """The net change of a table in :func:`comparable` columns, with the place of each row if it is wanted; a Net is one already."""
+    if isinstance(changes, Net):
+        return changes
+    frame = weighted(target, changes)
+    if places:
+        frame = frame.with_row_index(PLACE)
+    if target.identity:
+        return net_by_key(target, frame)
+    summed = net_by_row(frame)
+    return Net(summed, summed.clear().drop(WEIGHT))
+
+
+def weighted(target: Target, changes: Any) -> pl.DataFrame:
+    """The changes of a view as :func:`comparable` columns and their weights."""
+    what = f"view {target.name!r}"
+    frame = comparable(changes, target.schema.append(pa.field(WEIGHT, pa.int64())), what)
+    if frame[WEIGHT].null_count():
+        raise PipelineError(f"{what}: a change without a weight; nothing of the batch was written")
+    return frame
 
 
 def net_by_key(target: Target, changes: pl.DataFrame) -> Net:
@@ -29,7 +60,8 @@ def net_by_key(target: Target, changes: pl.DataFrame) -> Net:
     """
     key = list(target.identity)
     changes = one_zero(changes, key)
-    none = changes.select(key).clear()
+    place = [PLACE] if PLACE in changes.columns else []
+    none = changes.select(*key, *place).clear()
     if (changes[WEIGHT] == 1).all() and changes.select(key).is_unique().all():
         return Net(changes.drop(WEIGHT).sort(key), none)
     summed = _sum(changes)
@@ -38,13 +70,13 @@ def net_by_key(target: Target, changes: pl.DataFrame) -> Net:
             target, summed.filter(pl.col(WEIGHT) < 0), key, "a row is taken back, but this view only grows"
         )
     plus = pl.col(WEIGHT).clip(lower_bound=0)
-    by_key = summed.group_by(key).agg(plus.sum())
+    by_key = summed.group_by(key).agg(plus.sum(), *(pl.col(name).first() for name in place))
     several = by_key.filter(pl.col(WEIGHT) > 1)
     if not several.is_empty():
         raise _contradiction(target, several, key, "more than one row for a key")
     return Net(
         summed.filter(pl.col(WEIGHT) > 0).drop(WEIGHT).sort(key),
-        by_key.filter(pl.col(WEIGHT) == 0).select(key).sort(key),
+        by_key.filter(pl.col(WEIGHT) == 0).select(*key, *place).sort(key),
     )
 
 
@@ -65,8 +97,9 @@ def describe(row: dict[str, object]) -> str:
 
 
 def _sum(changes: pl.DataFrame) -> pl.DataFrame:
-    columns = [name for name in changes.columns if name != WEIGHT]
-    return changes.group_by(columns).agg(pl.col(WEIGHT).sum()).filter(pl.col(WEIGHT) != 0)
+    columns = [name for name in changes.columns if name not in (WEIGHT, PLACE)]
+    place = [pl.col(PLACE).first()] if PLACE in changes.columns else []
+    return changes.group_by(columns).agg(pl.col(WEIGHT).sum(), *place).filter(pl.col(WEIGHT) != 0)
 
 
 def _contradiction(target: Target, rows: pl.DataFrame, key: list[str], what: str) -> PipelineError:

@@ -19,10 +19,10 @@ import polars as pl
 import pyarrow as pa
 
 from millstream.errors import PipelineError, ViewError
-from millstream.store.checks import COUNT, ROW, check_target, plain_schema, taken_back, weighted
+from millstream.store.checks import COUNT, ROW, check_target, plain_schema, taken_back
 from millstream.store.contract import ORIGIN, WEIGHT, Target, version_of
 from millstream.store.identifier import quote
-from millstream.store.net_changes import describe, net_by_key, net_by_row
+from millstream.store.net_changes import describe, net_of
 from millstream.store.postgres.server import Pg
 from millstream.store.postgres.values import encode, from_csv, selected, sql_type, to_csv
 
@@ -157,16 +157,15 @@ def plan_writes(kept: Kept, changes: Any) -> Writes:
     """What a batch's changes of one view will write."""
     target = kept.target
     what = f"view {target.name!r}"
-    frame = weighted(target, changes)
+    net = net_of(target, changes)
     if not target.identity:
-        summed = net_by_row(frame)
+        summed = net.store
         rows = encode(summed.drop(WEIGHT), target.schema, what)
         digests = [
             "\\x" + hashlib.blake2b(_encoder.encode(row), digest_size=16).hexdigest() for row in rows.iter_rows()
         ]
         counted = rows.with_columns(pl.Series(ROW, digests, pl.String), summed[WEIGHT].alias(COUNT)).sort(ROW)
         return Writes(kept, to_csv(counted), takes_back=bool((summed[WEIGHT] < 0).any()))
-    net = net_by_key(target, frame)
     key = list(target.identity)
     nulls = {
         frozenset(name for name, null in row.items() if null)

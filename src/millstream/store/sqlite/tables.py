@@ -22,10 +22,10 @@ import pyarrow as pa
 
 from millstream.database import Db
 from millstream.errors import PipelineError, ViewError
-from millstream.store.checks import COUNT, ROW, plain_schema, taken_back, weighted
+from millstream.store.checks import COUNT, ROW, plain_schema, taken_back
 from millstream.store.contract import ORIGIN, WEIGHT, Target, version_of
 from millstream.store.identifier import quote
-from millstream.store.net_changes import Net, describe, net_by_key, net_by_row
+from millstream.store.net_changes import describe, net_of
 from millstream.store.sqlite.values import decode, encode, sql_type
 
 _encoder = msgspec.msgpack.Encoder()
@@ -129,9 +129,9 @@ def first_time(target: Target) -> str | None:
 def plan_writes(kept: Kept, changes: Any) -> Writes:
     """What a batch's changes of one view will write."""
     target = kept.target
-    frame = weighted(target, changes)
+    net = net_of(target, changes)
     if not target.identity:
-        summed = net_by_row(frame)
+        summed = net.store
         rows = _tuples(summed.drop(WEIGHT), target.schema)
         digests = [hashlib.blake2b(_encoder.encode(row), digest_size=16).digest() for row in rows]
         if kept.first is not None:
@@ -139,7 +139,6 @@ def plan_writes(kept: Kept, changes: Any) -> Writes:
             digests = [(at - _NEVER).to_bytes(8, "big") + digest for at, digest in zip(times, digests, strict=True)]
         counted = zip(rows, digests, summed[WEIGHT].to_list(), strict=True)
         return Writes(kept, sorted(((*row, digest, n) for row, digest, n in counted), key=lambda row: row[-2]), [])
-    net: Net = net_by_key(target, frame)
     key = list(target.identity)
     null_keys = any(part[name].null_count() for part in net for name in key)
     return Writes(kept, _tuples(net.store, target.schema), _tuples(net.remove, target.schema), null_keys)
