@@ -15,14 +15,14 @@ group, by partition; a :class:`Worker` shares it record by record, with acknowle
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
-from types import TracebackType
-from typing import ClassVar, Literal, NamedTuple, Self, TypeAlias
+from typing import ClassVar, Literal, NamedTuple, TypeAlias
 
+from millstream.closing import Closing
 from millstream.errors import BadName, ConfigError, OffsetOutOfRange
 from millstream.event import Event, Record, TopicPartition
 from millstream.log.capabilities import Capabilities
@@ -132,21 +132,7 @@ class Delivery(NamedTuple):
     attempt: int
 
 
-class _Closing(ABC):
-    @abstractmethod
-    def close(self) -> None:
-        """Release everything; calling it again does nothing."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-class Reader(_Closing):
+class Reader(Closing):
     """Reads partitions of a topic from given offsets on, in order, alone."""
 
     @abstractmethod
@@ -163,7 +149,7 @@ class Reader(_Closing):
         """The next offset of each partition."""
 
 
-class Consumer(_Closing):
+class Consumer(Closing):
     """One member of a consumer group. Partitions are shared out among the members that live.
 
     Commit after the work for at-least-once, before it for at-most-once. A member that neither polls nor commits for
@@ -190,7 +176,7 @@ class Consumer(_Closing):
         """The partitions this member owns, as of its last poll."""
 
 
-class Worker(_Closing):
+class Worker(Closing):
     """Takes single records off a topic, for work where one slow record must not hold up the rest.
 
     A record that is neither done nor given back within the visibility timeout goes to another worker. After
@@ -233,7 +219,7 @@ class QueueSettings:
             raise ConfigError(f"visibility: found {self.visibility}, expected more than zero")
 
 
-class Log(_Closing):
+class Log(Closing):
     """A durable, partitioned, replayable event log."""
 
     url: str

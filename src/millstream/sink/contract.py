@@ -7,12 +7,12 @@ Every sink must pass ``tests/contracts/sink.py``.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from abc import abstractmethod
+from typing import Any, NamedTuple
 
 import polars as pl
 
+from millstream.closing import Closing
 from millstream.errors import SinkForgot
 from millstream.store.contract import Refusal
 
@@ -40,7 +40,7 @@ class Packed(NamedTuple):
     refusals: list[Refusal]
 
 
-class Sink(ABC):
+class Sink(Closing):
     """One place for the changes of one view."""
 
     @abstractmethod
@@ -77,16 +77,6 @@ class Sink(ABC):
     def restore(self, place: str, sequence: int) -> bool:  # noqa: ARG002
         """Take a number again that was lost; whether nothing else was: this is that place still, and no number is there."""
         return False
-
-    @abstractmethod
-    def close(self) -> None:
-        """Let go of it."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
 
 
 def check_remembered(where: str, known: int | None, after: int | None) -> None:

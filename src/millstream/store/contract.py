@@ -7,14 +7,15 @@ writes nothing. Every engine must pass ``tests/contracts/store.py``.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from types import TracebackType
-from typing import Any, NamedTuple, Self, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
+
+from millstream.closing import Closing
 
 Offsets: TypeAlias = Mapping[str, Mapping[int, int]]
 """Topic → partition → the next offset to read."""
@@ -124,22 +125,11 @@ class Rows(NamedTuple):
     rows: list[tuple[Any, ...]]
 
 
-class _Open(ABC):
-    """Something to be closed."""
+class StoreWriter(Closing):
+    """The writing side. One object writes for one pipeline at a time: the one it has claimed.
 
-    @abstractmethod
-    def close(self) -> None:
-        """Let go of the engine. A lease that is held stays, until it is released or runs out."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
-
-
-class StoreWriter(_Open):
-    """The writing side. One object writes for one pipeline at a time: the one it has claimed."""
+    Closed, it keeps the lease that it holds, until that is released or runs out.
+    """
 
     @abstractmethod
     def claim(self, pipeline: str, *, takeover: bool = False) -> int:
@@ -211,7 +201,7 @@ def version_of(view: str, pipeline: str) -> str:
     return view.partition("~")[0] + mark + version
 
 
-class StoreReader(_Open):
+class StoreReader(Closing):
     """The reading side. It never waits for a writer, and sees whole batches only."""
 
     @abstractmethod
