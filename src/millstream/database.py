@@ -229,7 +229,7 @@ class Database:
                 )
                 db.execute(marks).fetchall()
                 db.close()
-            try:
+            try:  # a link takes nobody's place, where replace_file would
                 os.link(fresh, self.path)
             except FileExistsError:
                 fcntl.flock(folder, fcntl.LOCK_EX)  # or two could find it empty, and the second replace one in use

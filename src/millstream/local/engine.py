@@ -142,7 +142,7 @@ def _chain(pipeline: Pipeline, folder: Path) -> Chain:
 def _write(path: Path, what: msgspec.Struct) -> None:
     fresh = path.with_suffix(".new")
     fresh.write_bytes(msgspec.msgpack.encode(what))
-    fresh.rename(path)
+    fresh.rename(path)  # not durable: what crashes in a trial is a process, and a machine's crash ends the trial
 
 
 def _read(path: Path, kind: type[T]) -> T | None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
-from millstream.durable import sync
+from millstream.durable import replace_file, sync
 from millstream.errors import LogError, LogUnavailable, OffsetOutOfRange
 from millstream.event import Headers, Record
 from millstream.failpoint import failpoint
@@ -90,7 +90,7 @@ class Archive:
         with self._alone():
             self.check(log)
             if not self._known():
-                self._identity.write_text(log.topic_id(self.topic), encoding="utf-8")
+                replace_file(self._identity, log.topic_id(self.topic).encode())
             for partition, bounds in log.bounds(self.topic).items():
                 end = min(bounds.end, (upto or {}).get(partition, bounds.end))
                 span = self.span(partition)
@@ -176,6 +176,7 @@ class Archive:
 
         folder = self.folder / str(partition)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # One name for all that is unfinished, unlike replace_file's: the file after a kill may end elsewhere.
         path, fresh = folder / f"{first:020d}-{end:020d}.parquet", folder / ".fresh"
         count, offset = 0, first
         try:

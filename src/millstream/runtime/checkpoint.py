@@ -243,7 +243,7 @@ def write_watermarks(folder: Path, found: Mapping[str, Mapping[int, int]]) -> No
     """Tell the source how far each partition's time has come."""
     with NamedTemporaryFile(dir=folder, delete=False) as file:  # for its owner alone, as the source wants it
         file.write(msgspec.json.encode(found))
-    Path(file.name).rename(watermarks_of(folder))
+    Path(file.name).rename(watermarks_of(folder))  # not durable, as it is written anew at every start
 
 
 def identity_of(folder: Path) -> Path:

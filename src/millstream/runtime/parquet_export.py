@@ -62,6 +62,7 @@ def write_files(folder: Path, tables: Mapping[str, pa.Table], facts: Mapping[str
 
 
 def _take_place(fresh: Path, folder: Path, old: Path) -> None:
+    # A file takes another's place in one step; a folder that is not empty does not.
     if folder.exists():
         os.rename(folder, old)
     failpoint("files.between_renames")

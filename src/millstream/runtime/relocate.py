@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from millstream.durable import replace_file
+
 _NOTED = re.compile(r'file:([^"]*?)(/state/\d+/_stateSchema/)')
 
 
@@ -16,6 +18,4 @@ def settle(folder: Path) -> None:
         if right != noted:
             # Hadoop's checksum is of the old text; a file without one is taken as it is.
             path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
-            fresh = path.with_name(f".{path.name}.new")
-            fresh.write_text(right, encoding="utf-8")
-            fresh.replace(path)
+            replace_file(path, right.encode())

@@ -16,6 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from millstream.durable import sync
 from millstream.errors import MachineError
 from millstream.spark.java import cache_folder
 from millstream.version import __version__
@@ -47,6 +48,7 @@ def archive() -> Path:
             with zipfile.ZipFile(fresh, "w", zipfile.ZIP_DEFLATED) as file:
                 for name, data in content.items():
                     file.writestr(name, data)
+            sync(fresh)  # it is found by its name for good; several may make it at once, each under a name of its own
             fresh.replace(made)
         except OSError as error:
             hint = "set MILLSTREAM_CACHE to a folder that can be written"

@@ -34,6 +34,7 @@ from typing import Literal
 
 from platformdirs import user_cache_path
 
+from millstream.durable import sync
 from millstream.errors import MachineError
 
 OLDEST = 17
@@ -257,12 +258,13 @@ def new_archive(java: Java) -> Iterator[bool]:
 
 
 def write_whole(path: Path, text: str, *, mode: int = 0o644) -> None:
-    """Write a file so that no process ever sees half of it."""
+    """Write a file so that no process ever sees half of it, also where several write it at once."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
             file.write(text)
         os.chmod(file.name, mode)
+        sync(Path(file.name))  # with a name of its own for each writer, which replace_file's would not be
         os.replace(file.name, path)
     except OSError as error:
         hint = "set MILLSTREAM_CACHE to a folder that can be written"
@@ -326,7 +328,7 @@ def _make_base(java: Java, home: Path) -> None:
 def _keep(fresh: Path, archive: Path) -> None:
     """Give a complete archive its name, its sum first."""
     write_whole(_sum_of(archive), _sum(fresh))
-    fresh.replace(archive)
+    fresh.replace(archive)  # after a crash of the machine the sum says whether it is whole
 
 
 def _delete_damaged(home: Path) -> None:

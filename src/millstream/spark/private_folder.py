@@ -41,7 +41,7 @@ def write(name: str, data: bytes) -> str:
     if not path.exists():
         with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
             file.write(data)
-        os.rename(file.name, path)
+        os.rename(file.name, path)  # not durable, as the folder goes with the process
     return str(path)
 
 
