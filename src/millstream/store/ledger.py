@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from millstream.errors import CheckpointMismatch, PipelineError
-from millstream.store.contract import COUNTS, REJECTS, Batch
+from millstream.store.contract import COUNTS, REJECTS, Batch, Offsets
 
 KEPT = 1000
 """Batches of a pipeline that the ledger keeps."""
@@ -25,6 +25,16 @@ PLANNED = "planned"
 
 LETTERS = pa.schema([("pipeline", pa.string()), ("batch", pa.int64()), *REJECTS])
 ADMITTED = pa.schema([("pipeline", pa.string()), *COUNTS])
+
+
+def offsets_to_json(offsets: Offsets) -> dict[str, dict[str, int]]:
+    """Offsets as JSON can say them."""
+    return {topic: {str(partition): at for partition, at in each.items()} for topic, each in offsets.items()}
+
+
+def offsets_from_json(stored: Mapping[str, Mapping[str, int]]) -> Offsets:
+    """The inverse of :func:`offsets_to_json`."""
+    return {topic: {int(partition): at for partition, at in each.items()} for topic, each in stored.items()}
 
 
 def is_there(
@@ -51,8 +61,10 @@ def is_there(
             f"{what} comes again, but batch {newest} is stored already: the checkpoint is older than the views; nothing was written",
             hint=hint,
         )
-    mine = {topic: {str(p): at for p, at in each.items()} for topic, each in batch.offsets.items()}
-    for stored, found in ((offsets, mine), (state.get(PLANNED, {}), batch.state.get(PLANNED, {}))):
+    for stored, found in (
+        (offsets, offsets_to_json(batch.offsets)),
+        (state.get(PLANNED, {}), batch.state.get(PLANNED, {})),
+    ):
         for topic, each in stored.items():
             for p, at in each.items():
                 if found and (other := found.get(topic, {}).get(p)) != at:

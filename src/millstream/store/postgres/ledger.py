@@ -8,7 +8,6 @@ one. Leases go by the server's clock: the clocks of two machines need not agree.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -16,9 +15,9 @@ import polars as pl
 
 from millstream.store import lease
 from millstream.store.comparable import comparable, time_text
-from millstream.store.contract import COUNTED, COUNTS, REJECTS, Batch, Entry, Offsets, refused_by
+from millstream.store.contract import COUNTED, COUNTS, REJECTS, Batch, Entry, refused_by
 from millstream.store.identifier import quote
-from millstream.store.ledger import ADMITTED, LETTERS, SUMMED, is_there
+from millstream.store.ledger import ADMITTED, LETTERS, SUMMED, is_there, offsets_from_json, offsets_to_json
 from millstream.store.postgres.server import Pg, literal
 from millstream.store.postgres.tables import copy_in, copy_out
 from millstream.store.postgres.values import FIRST_TIME, encode, selected, sql_type, to_csv
@@ -103,8 +102,7 @@ class Page:
         self._counts = to_csv(encode(counts, COUNTS, "counts"))
         self._rejects = to_csv(_storable(comparable(batch.rejects, REJECTS, "rejects")))
         self._totals = json.dumps({name: int(counts[name].sum()) for name in COUNTED})
-        offsets = {topic: {str(p): at for p, at in each.items()} for topic, each in batch.offsets.items()}
-        self._offsets, self._state = json.dumps(offsets), json.dumps(dict(batch.state))
+        self._offsets, self._state = json.dumps(offsets_to_json(batch.offsets)), json.dumps(dict(batch.state))
 
     def stage(self, db: Pg) -> None:
         """Copy it to the server, where nobody sees it."""
@@ -170,7 +168,7 @@ def entries(db: Pg, pipeline: str, limit: int) -> list[Entry]:
         f"SELECT {_COLUMNS} FROM millstream_ledger WHERE pipeline = %s ORDER BY number DESC LIMIT %s", [pipeline, limit]
     ).fetchall()
     return [
-        Entry(checkpoint, batch, fence, _offsets(offsets), counts, state, at)
+        Entry(checkpoint, batch, fence, offsets_from_json(offsets), counts, state, at)
         for checkpoint, batch, fence, offsets, counts, state, at in rows
     ]
 
@@ -263,7 +261,3 @@ def _where(**wanted: str | None) -> str:
 
 def _names(schema: Any) -> str:
     return ", ".join(map(quote, schema.names))
-
-
-def _offsets(stored: Mapping[str, Mapping[str, int]]) -> Offsets:
-    return {topic: {int(partition): at for partition, at in each.items()} for topic, each in stored.items()}

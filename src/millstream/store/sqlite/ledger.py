@@ -6,14 +6,13 @@ Invariants: those of :mod:`millstream.store.ledger`.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from millstream.database import Db
 from millstream.store.comparable import comparable, time_micros, time_text
-from millstream.store.contract import COUNTED, COUNTS, LETTERS_KEPT, REJECTS, Batch, Entry, Offsets, refused_by
-from millstream.store.ledger import ADMITTED, LETTERS, SUMMED, is_there
+from millstream.store.contract import COUNTED, COUNTS, LETTERS_KEPT, REJECTS, Batch, Entry, refused_by
+from millstream.store.ledger import ADMITTED, LETTERS, SUMMED, is_there, offsets_from_json, offsets_to_json
 from millstream.store.sqlite.tables import to_arrow
 from millstream.store.sqlite.values import encode
 
@@ -49,9 +48,7 @@ class Page:
         self.rejects = _rows(batch.rejects, REJECTS, "rejects")
         self.counts = _rows(batch.counts, COUNTS, "counts")
         self.totals = {name: sum(row[COUNTS.names.index(name)] for row in self.counts) for name in COUNTED}
-        self.offsets = json.dumps(
-            {topic: {str(p): at for p, at in each.items()} for topic, each in batch.offsets.items()}
-        )
+        self.offsets = json.dumps(offsets_to_json(batch.offsets))
         self.state = json.dumps(dict(batch.state))
 
     def write(self, db: Db, pipeline: str, at: int, keep: int, letters: int = LETTERS_KEPT) -> None:
@@ -104,7 +101,15 @@ def entries(db: Db, pipeline: str, limit: int) -> list[Entry]:
         f"SELECT {_COLUMNS} FROM millstream_ledger WHERE pipeline = ? ORDER BY number DESC LIMIT ?", (pipeline, limit)
     ).fetchall()
     return [
-        Entry(checkpoint, batch, fence, _offsets(offsets), json.loads(counts), json.loads(state), to_datetime(at))
+        Entry(
+            checkpoint,
+            batch,
+            fence,
+            offsets_from_json(json.loads(offsets)),
+            json.loads(counts),
+            json.loads(state),
+            to_datetime(at),
+        )
         for checkpoint, batch, fence, offsets, counts, state, at in rows
     ]
 
@@ -191,8 +196,3 @@ def _rows(table: Any, schema: Any, what: str) -> list[tuple[Any, ...]]:
         return []
     frame = comparable(table, schema, what)
     return list(zip(*(encode(series, schema.field(series.name).type) for series in frame), strict=True))
-
-
-def _offsets(text: str) -> Offsets:
-    stored: Mapping[str, Mapping[str, int]] = json.loads(text)
-    return {topic: {int(partition): at for partition, at in each.items()} for topic, each in stored.items()}
