@@ -11,6 +11,7 @@ import random
 import string
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -38,6 +39,7 @@ from millstream.store.contract import (
     StoreWriter,
     Target,
 )
+from millstream.store.net_changes import net_of
 from millstream.store.rejects import Judge, sort_out
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -300,6 +302,19 @@ class StoreContract:
         with pytest.raises(PipelineError, match="never"):
             batches.writer.commit(batches.batch((BAG, [("never", 1.0, -1)])))
         assert rows(store, "bag") == [("home", 1.0)]
+
+    def test_a_batch_may_bring_what_its_changes_come_to(self, batches: Batches, store: StoreReader) -> None:
+        batches.commit(PAIRS, (1, "x", 5, 1), (None, "y", 6, 1))
+        batches.commit(BAG, ("home", 1.0, 2))
+        for whole in (
+            batches.batch((PAIRS, [(1, "x", 5, -1), (1, "x", 7, 1), (None, "y", 6, -1)]), batch=2),
+            batches.batch((BAG, [("home", 1.0, -1), ("away", 2.0, 1)]), batch=3),
+        ):
+            targets = {target.name: target for target in TARGETS}
+            nets = {view: net_of(targets[view], table) for view, table in whole.changes.items()}
+            assert batches.writer.commit(replace(whole, changes=nets))
+        assert rows(store, "pairs") == [(1, "x", 7)]
+        assert sorted(rows(store, "bag")) == [("away", 2.0), ("home", 1.0)]
 
     def test_rows_of_a_growing_view_are_told_apart_by_their_origin(self, batches: Batches, store: StoreReader) -> None:
         batches.commit(FACTS, ("home", "t", 0, 1, 1), ("home", "t", 0, 0, 1), ("home", "t", 1, 0, 1))
