@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
 
 import millstream
 import millstream.testing
@@ -31,6 +38,40 @@ def test_importing_all_of_it_hides_nothing_of_sparks_functions() -> None:
 def test_spark_is_not_loaded_until_it_is_needed() -> None:
     code = "import sys, millstream; assert 'pyspark' not in sys.modules; millstream.read_batch; assert 'pyspark' in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def documented() -> Iterator[tuple[str, Any]]:
+    """What is public and can be called, with its name: the methods of what is defined and read with, too."""
+    for module in (millstream, millstream.window, millstream.frame):
+        for name in module.__all__:
+            if callable(each := getattr(module, name)):
+                yield name, each
+    for kind in (millstream.Pipeline, millstream.Relation, millstream.View):
+        for name, each in vars(kind).items():
+            if inspect.isfunction(each) and not name.startswith("_"):
+                yield f"{kind.__name__}.{name}", each
+
+
+PUBLIC = dict(documented())
+PAGES = [Path(__file__).parent.parent / "README.md", *(Path(__file__).parent.parent / "docs").rglob("*.md")]
+RUN = "\n".join(
+    block for page in PAGES for block in re.findall(r"^```python\n(.*?)^```", page.read_text(), re.M | re.S)
+)
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_what_is_public_says_what_its_parameters_are(name: str) -> None:
+    said = PUBLIC[name].__doc__ or ""
+    given = [each for each in inspect.signature(PUBLIC[name]).parameters if each != "self"]
+    pattern = r"\b{}\b" if "." in name else ":param {}:"  # a method may say it in a sentence
+    assert [each for each in given if not re.search(pattern.format(each), said)] == []
+
+
+@pytest.mark.parametrize("name", [name for name in PUBLIC if "." not in name])
+def test_what_is_public_has_an_example_that_runs_and_says_what_it_raises(name: str) -> None:
+    said = PUBLIC[name].__doc__ or ""
+    assert ">>> " in said or re.search(rf"\b{name}\(", RUN)
+    assert inspect.isclass(PUBLIC[name]) or re.search(r":raises \w+:|Raises \w+", said)
 
 
 def test_importing_loads_nothing_heavy_and_defining_no_spark() -> None:

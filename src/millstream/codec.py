@@ -31,6 +31,8 @@ class Codec(Protocol):
 class Json:
     """JSON as UTF-8. Datetimes become RFC 3339 text, bytes base64; both come back as text.
 
+    :raises CodecError: by ``encode`` and ``decode``, if a value does not fit
+
     >>> Json().decode(Json().encode({"user": 7, "page": "/"}))
     {'user': 7, 'page': '/'}
     """
@@ -57,6 +59,8 @@ class Json:
 
 class Text:
     """UTF-8 text.
+
+    :raises CodecError: by ``encode`` and ``decode``, if a value does not fit
 
     >>> Text().encode("ü")
     b'\\xc3\\xbc'
@@ -85,6 +89,15 @@ class Avro:
     """Avro binary of one schema, without a container and without a schema id.
 
     Needs the extra ``millstream[avro]``. A ``reader`` schema reads what an older ``schema`` wrote, by Avro's own rules.
+
+    :param schema: the Avro schema that values are written by
+    :param reader: the schema that they are read by, if it is another
+    :raises MachineError: if fastavro is not installed
+    :raises CodecError: if it is no schema; by ``encode`` and ``decode``, if a value does not fit
+
+    >>> clicks = Avro({"type": "record", "name": "Click", "fields": [{"name": "page", "type": "string"}]})
+    >>> clicks.decode(clicks.encode({"page": "/"}))
+    {'page': '/'}
     """
 
     name = "avro"

@@ -55,7 +55,15 @@ from millstream.printable import printable
 
 
 class MillstreamError(Exception):
-    """The one class to catch; ``hint`` says what to do next. Both are printable, whatever they cite."""
+    """The one class to catch; ``hint`` says what to do next. Both are printable, whatever they cite.
+
+    :param message: what failed, on what, found and expected
+    :param hint: the next thing to do
+
+    >>> print(MillstreamError("topic clicks: there is none", hint="`millstream topics list`"))
+    topic clicks: there is none
+      hint: `millstream topics list`
+    """
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         self.message = printable(message, lines=True)

@@ -37,6 +37,15 @@ class Event(NamedTuple):
 
     ``value`` None is a tombstone: in a compacted topic it deletes its key. ``time`` is when the fact happened; left out,
     it is the moment of the append. Events of one key keep their order; events without a key are spread over partitions.
+
+    :param value: bytes, or None for a tombstone
+    :param key: what decides the partition
+    :param time: when it happened, an aware datetime
+    :param headers: names and values beside the value
+    :raises BadEvent: by the log, if it cannot be appended
+
+    >>> Event(b'{"page": "/"}', key=b"ann").key
+    b'ann'
     """
 
     value: bytes | None
@@ -46,7 +55,20 @@ class Event(NamedTuple):
 
 
 class Record(NamedTuple):
-    """An event at its place in the log."""
+    """An event at its place in the log.
+
+    :param topic: the topic's name
+    :param partition: the number of the partition
+    :param offset: its number in the partition
+    :param key: the event's key
+    :param value: the event's value; None is a tombstone
+    :param timestamp: when it happened, in milliseconds
+    :param appended: when the log took it, in milliseconds
+    :param headers: names and values beside the value
+
+    >>> Record("clicks", 0, 7, b"ann", b"{}", 1_000, 2_000).time.isoformat()
+    '1970-01-01T00:00:01+00:00'
+    """
 
     topic: str
     partition: int
@@ -69,7 +91,14 @@ class Record(NamedTuple):
 
 
 class TopicPartition(NamedTuple):
-    """One partition of one topic."""
+    """One partition of one topic.
+
+    :param topic: the topic's name
+    :param partition: the number of the partition
+
+    >>> str(TopicPartition("clicks", 3))
+    'clicks/3'
+    """
 
     topic: str
     partition: int

@@ -15,6 +15,10 @@ __all__ = ["rows", "span"]
 def rows(before: int | None = None, after: int | None = 0) -> Frame:
     """The frame of a row with so many rows before and after it, for ``over``; None means all there are.
 
+    :param before: how many rows before
+    :param after: how many rows after
+    :raises PlanError: if these are no whole numbers
+
     >>> rows(2)
     Frame(kind='rows', before=2, after=0)
     """
@@ -29,6 +33,10 @@ def span(before: str | timedelta | int | None = None, after: str | timedelta | i
     """The frame of the rows whose order is at most so far away from that of a row, for ``over``; None means any far.
 
     A distance is a duration where the order is a time, else a whole number. Rows of equal order are in it.
+
+    :param before: how far before
+    :param after: how far after
+    :raises PlanError: if these are no distances
 
     >>> span("1 second")
     Frame(kind='range', before=1000000, after=0)

@@ -14,7 +14,11 @@ from millstream.sql.statement import read_script
 
 
 def load_pipeline(path: str | Path) -> Pipeline:
-    """The one pipeline that a user's file defines: ``FILE.py``, which is run, or ``FILE.sql``. ``FILE.py:NAME`` picks one of several."""
+    """The one pipeline that a user's file defines: ``FILE.py``, which is run, or ``FILE.sql``. ``FILE.py:NAME`` picks one of several.
+
+    :param path: the file, and behind a colon the name of one of several
+    :raises PlanError: if there is no such file, or what it defines does not hold together; the error of a file names its line
+    """
     file, name = str(path), ""
     if not Path(file).exists() and ":" in file:
         file, _, name = file.rpartition(":")

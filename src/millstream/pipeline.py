@@ -78,6 +78,16 @@ class _Views(dict[str, View]):
 class Pipeline:
     """Streams, tables and views that are kept up to date together.
 
+    :param name: 1 to 63 letters, digits, _ and -
+    :param log: the address of the log, ``sqlite:PATH`` or ``kafka://HOST:PORT``
+    :param to: the store of its views, ``sqlite:PATH`` or ``postgresql://…``; ``sqlite:NAME.views.db`` unless said
+    :param checkpoint: the folder of its state; ``NAME.checkpoint`` unless said
+    :param kafka: settings of the Kafka client; secrets by reference
+    :param spark: settings of the Spark session that it starts
+    :param buckets: in how many parts state is kept
+    :param dead_letters: how many dead letters are kept, the newest
+    :raises PlanError: by itself and its methods, with file and line, if something does not hold together
+
     >>> shop = Pipeline("shop")
     >>> orders = shop.stream("orders", "country string, amount double, at timestamp", time="at", delay="10 seconds")
     >>> shop.view("sales", orders.group_by("country").agg(n="count(*)", total="sum(amount)")).key
@@ -154,6 +164,25 @@ class Pipeline:
         expressions; a repeat of both is dropped. ``key`` are the columns that the record's key was made of. ``failed`` says what
         happens to a record on which an expression of a view fails: it becomes a dead letter and no view sees it, or it stops the
         pipeline.
+
+        :param name: what it is called in errors and in SQL
+        :param schema: its columns, ``"page string, at timestamp"``
+        :param topic: the topic; its name unless said
+        :param key: the columns that the record's key was made of
+        :param codec: ``"json"``, ``"text"`` or an Avro schema
+        :param time: the column, or an expression with a name, that says when a fact happened; what PySpark says by ``withWatermark``
+        :param delay: how far behind the newest event of its partition an event may be: Spark's ``delayThreshold``
+        :param lateness: how much later still an event may be with ``late="correct"``
+        :param late: what becomes of late events: ``"drop"``, ``"route"`` or ``"correct"``
+        :param ahead: how far an event may be ahead of its append
+        :param idle: how long a partition may be silent before it no longer holds the others back; None for ever
+        :param clock: how the time of a device is corrected
+        :param sequence: the producer and its number, two expressions
+        :param failed: ``"dead_letter"`` or ``"stop"``
+        :raises PlanError: if something of it does not hold together
+
+        >>> Pipeline("shop").stream("clicks", "page string, at timestamp", time="at", delay="10 seconds").columns
+        ('page', 'at')
         """
         place = here()
         with placed(place):
@@ -197,6 +226,17 @@ class Pipeline:
         """Define a table: a topic of changes, the latest of each key being its row; a tombstone deletes it.
 
         ``failed`` is as for a stream; a change that is rejected leaves the row of its key as it was.
+
+        :param name: what it is called in errors and in SQL
+        :param schema: its columns, ``"id long, name string"``
+        :param key: the columns of its primary key
+        :param topic: the topic; its name unless said
+        :param codec: ``"json"``, ``"text"`` or an Avro schema
+        :param failed: ``"dead_letter"`` or ``"stop"``
+        :raises PlanError: if something of it does not hold together
+
+        >>> Pipeline("shop").table("users", "id long, name string", key="id").columns
+        ('id', 'name')
         """
         place = here()
         with placed(place):
@@ -220,7 +260,13 @@ class Pipeline:
         return self.tables[name]
 
     def define(self, name: str, relation: Relation | None = None, *, sql: str | None = None) -> Relation:
-        """Give a relation a name that SQL may use: a temporary view, of which nothing is kept."""
+        """Give a relation a name that SQL may use: a temporary view, of which nothing is kept.
+
+        :param name: the name for SQL
+        :param relation: the relation that gets it
+        :param sql: a query in its place
+        :raises PlanError: if the name is taken
+        """
         place = here()
         with placed(place):
             if not isinstance(name, str) or not _NAME.fullmatch(name):
@@ -255,6 +301,16 @@ class Pipeline:
         a dead letter and the view goes on without it.
 
         Instead of a relation it may be a query, ``sql="SELECT … FROM orders … EMIT FINAL"``, over :attr:`relations`.
+
+        :param name: the name of its table in the store
+        :param relation: what it keeps
+        :param sql: a query in its place
+        :param to: another store than the pipeline's, or ``"nowhere"``
+        :param emit: ``"changes"``, or ``"final"`` for windows that have closed
+        :param key: the columns that identify a row, if others than found
+        :param unbounded: whether it may keep something of every event for ever
+        :param refused: ``"stop"``, or ``"dead_letter"`` for rows that the store cannot hold
+        :raises PlanError: if something of it does not hold together
         """
         place = here()
         with placed(place), _hints_for(sql):
@@ -331,6 +387,13 @@ class Pipeline:
         changes. ``mode`` is ``"exactly_once"`` where that can be, which a
         function cannot: ``"at_least_once"`` then, each change with an id that stays the same. ``refused`` says what happens to a row
         that is not taken.
+
+        :param name: what it is called in errors
+        :param view: the view whose changes it gets
+        :param to: an address or a function of changes
+        :param mode: ``"exactly_once"``, ``"at_least_once"`` or ``"at_most_once"``
+        :param refused: ``"stop"``, or ``"dead_letter"`` for rows that are not taken
+        :raises PlanError: if something of it does not hold together
         """
         place = here()
         with placed(place):
@@ -395,7 +458,10 @@ class Pipeline:
         return fingerprint(content)
 
     def view_fingerprint(self, name: str) -> str:
-        """The same of one view by itself."""
+        """The same of one view by itself.
+
+        :param name: the name of the view
+        """
         return fingerprint([self.buckets, *_meaning(self.views[name])])
 
     def __repr__(self) -> str:

@@ -24,6 +24,24 @@ class View:
 
     ``key`` are the columns that identify a row. Without any, a row is identified by all of it and has a count (or, directly
     over a stream, by where in the log it came from).
+
+    :param name: its name
+    :param node: the plan of its relation
+    :param to: the address of its store
+    :param emit: ``"changes"`` or ``"final"``
+    :param key: the columns that identify a row
+    :param place: where it was defined
+    :param pipeline: the name of its pipeline
+    :param unbounded: whether it may keep something of every event for ever
+    :param refused: what happens to a row that the store cannot hold
+    :param kept: whether its rows are stored
+    :raises UnknownView: by its methods, if it is kept nowhere or was never written
+    :raises ViewStoreUnavailable: if the store is not there
+
+    >>> from millstream import Pipeline
+    >>> shop = Pipeline("shop")
+    >>> shop.view("pages", shop.stream("clicks", "page string").group_by("page").agg(n="count(*)")).columns
+    ('page', 'n')
     """
 
     name: str
@@ -91,7 +109,10 @@ class View:
         return self.to_arrow().to_pandas()
 
     def to_spark(self, session: Any) -> Any:
-        """Give all rows as a DataFrame of a Spark session."""
+        """Give all rows as a DataFrame of a Spark session.
+
+        :param session: the Spark session
+        """
         return session.createDataFrame(self.to_arrow())
 
     if not TYPE_CHECKING:  # else every name would be one

@@ -23,6 +23,10 @@ MOST_HOPS = 1_000
 def tumbling(column: str, size: str | timedelta) -> Tumbling:
     """Windows of one size side by side, aligned to the epoch, for ``group_by``.
 
+    :param column: the event time of the stream
+    :param size: how long a window is
+    :raises PlanError: if it is no duration above zero
+
     >>> tumbling("at", "1 minute")
     Tumbling(column='at', size=datetime.timedelta(seconds=60))
     """
@@ -34,6 +38,11 @@ def hopping(column: str, size: str | timedelta, every: str | timedelta) -> Hoppi
     """Windows of one size, of which one starts ``every`` so often, aligned to the epoch, for ``group_by``.
 
     An event is in every window that contains it.
+
+    :param column: the event time of the stream
+    :param size: how long a window is
+    :param every: how far apart windows start
+    :raises PlanError: if these are no such durations
 
     >>> hopping("at", size="5 minutes", every="1 minute").every
     datetime.timedelta(seconds=60)
@@ -56,6 +65,13 @@ def session(column: str, gap: str | timedelta) -> Session:
     """Windows that last as long as events are at most ``gap`` apart, for ``group_by``.
 
     A session ends one gap after its last event. An event between two sessions makes them one.
+
+    :param column: the event time of the stream
+    :param gap: how long nothing must come for a session to end
+    :raises PlanError: if it is no duration above zero
+
+    >>> session("at", "30 minutes").gap.total_seconds()
+    1800.0
     """
     with placed(here()):
         return Session(_column(column, "session"), _above_zero(gap, "gap", "session"))
@@ -65,6 +81,13 @@ def sliding(column: str, size: str | timedelta) -> Sliding:
     """For each event the window of this size that ends with it, for ``group_by``: one row for each event.
 
     The window holds the events of the same key in [time − size, time], both ends included.
+
+    :param column: the event time of the stream
+    :param size: how long a window is
+    :raises PlanError: if it is no duration above zero
+
+    >>> sliding("at", "1 hour").size.total_seconds()
+    3600.0
     """
     with placed(here()):
         return Sliding(_column(column, "sliding"), _above_zero(size, "size", "sliding"))

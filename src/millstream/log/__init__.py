@@ -15,6 +15,12 @@ def open_log(url: str, *, create: bool = True, kafka: Mapping[str, str] | None =
 
     ``create`` makes a missing embedded log. ``kafka`` holds settings of the Kafka client, such as
     ``security.protocol``; references to secrets in them are resolved here.
+
+    :param url: the address
+    :param create: whether a missing embedded log is made
+    :param kafka: settings of the Kafka client
+    :raises ConfigError: if it is no address
+    :raises LogUnavailable: if the log cannot be opened
     """
     address = parse_log(url)
     if address.embedded:

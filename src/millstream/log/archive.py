@@ -54,7 +54,15 @@ class Piece(NamedTuple):
 
 
 class Archive:
-    """The archive of one topic."""
+    """The archive of one topic.
+
+    :param root: the folder of archives; each topic has a folder in it
+    :param topic: the topic's name
+    :raises LogError: by its methods, if the files are of another topic of that name
+
+    >>> Archive("archive", "clicks").span(0) is None  # nothing is archived yet
+    True
+    """
 
     def __init__(self, root: str | Path, topic: str) -> None:
         self.topic = topic

@@ -45,6 +45,18 @@ class TopicSettings:
     ``retention`` and ``retention_bytes`` (per partition) bound a ``delete`` topic; None keeps everything. A ``compact``
     topic keeps at least the latest value of each key; records younger than ``compaction_lag`` are left alone, and a
     tombstone stays for ``tombstone_retention`` so that readers can see it.
+
+    :param cleanup: ``"delete"``, ``"compact"`` or ``"compact,delete"``
+    :param retention: how long records stay
+    :param retention_bytes: how many bytes of a partition stay
+    :param tombstone_retention: how long tombstones stay
+    :param compaction_lag: how long records are left alone
+    :param max_record_bytes: how large a record may be
+    :param archive: the folder for what expires
+    :raises ConfigError: if one of them cannot be
+
+    >>> TopicSettings(cleanup="compact").compacts
+    True
     """
 
     cleanup: Cleanup = "delete"
@@ -205,7 +217,16 @@ class Worker(Closing):
 
 @dataclass(frozen=True, slots=True)
 class QueueSettings:
-    """How a work queue treats its records."""
+    """How a work queue treats its records.
+
+    :param visibility: how long a worker has a record for itself
+    :param max_deliveries: how often a record is tried
+    :param dead_letters: the topic for what failed too often
+    :raises ConfigError: if one of them is not above zero
+
+    >>> QueueSettings(max_deliveries=3).visibility.total_seconds()
+    30.0
+    """
 
     visibility: timedelta = timedelta(seconds=30)
     max_deliveries: int = 5
@@ -220,7 +241,18 @@ class QueueSettings:
 
 
 class Log(Closing):
-    """A durable, partitioned, replayable event log."""
+    """A durable, partitioned, replayable event log.
+
+    :raises LogError: by its methods, one of its kinds: UnknownTopic, LogUnavailable, OffsetOutOfRange, …
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from millstream import Event, open_log
+    >>> with TemporaryDirectory() as folder, open_log(f"sqlite:{folder}/shop.db") as log:
+    ...     topic = log.create_topic("clicks", partitions=2)
+    ...     ack = log.append("clicks", [Event(b"{}", key=b"ann")])
+    ...     log.topic("clicks").partitions, sum(bounds.end for bounds in log.bounds("clicks").values())
+    (2, 1)
+    """
 
     url: str
     capabilities: ClassVar[Capabilities]

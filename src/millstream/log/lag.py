@@ -44,7 +44,19 @@ class Move:
 
 
 def group_lag(log: Log, *, groups: Iterable[str] | None = None, topic: str | None = None) -> list[Lag]:
-    """Lag of every group in every partition of the topics where it has committed."""
+    """Lag of every group in every partition of the topics where it has committed.
+
+    :param log: an open log
+    :param groups: only these groups
+    :param topic: only this topic
+    :raises LogUnavailable: if the log does not answer
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from millstream import open_log
+    >>> with TemporaryDirectory() as folder, open_log(f"sqlite:{folder}/shop.db") as log:
+    ...     group_lag(log)
+    []
+    """
     wanted = None if groups is None else set(groups)
     rows: list[Lag] = []
     topics: dict[str, tuple[Topic, dict[int, Bounds]]] = {}

@@ -43,6 +43,18 @@ class Buffer:
 
     ``capacity`` counts events in memory. With ``drop``, ``dropping`` says which end loses. With ``buffer``, ``spill`` is
     the file and ``spill_bytes`` its limit.
+
+    :param policy: when it is full: ``"block"`` waits, ``"drop"`` loses events, ``"buffer"`` writes them to a file
+    :param capacity: events in memory
+    :param batch: events in one append, at most
+    :param linger: how long a batch waits for more events
+    :param dropping: which end loses, ``"newest"`` or ``"oldest"``
+    :param spill: the file of ``"buffer"``
+    :param spill_bytes: how large it may be
+    :raises ConfigError: if these do not go together
+
+    >>> Buffer("drop", capacity=100, dropping="oldest").capacity
+    100
     """
 
     policy: Policy = "block"
@@ -86,6 +98,13 @@ class Producer:
     A ``name`` that is the same after a restart makes the restart part of one sequence; without one it is random.
     A log that is away is asked again and again, in silence; a disk that is full is told by the next :meth:`send` or
     :meth:`flush`, as LogFull, and what was accepted is tried again until :meth:`close`.
+
+    :param log: an open log
+    :param topic: where its events go
+    :param buffer: how much it holds, and what it does beyond that
+    :param name: what it is recognised by after a restart
+    :raises ConfigError: if a ``"buffer"`` has no name
+    :raises UnknownTopic: if there is no such topic
     """
 
     def __init__(self, log: Log, topic: str, buffer: Buffer | None = None, *, name: str | None = None) -> None:

@@ -63,7 +63,17 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Relation:
-    """A stream, a table, or what was made of one; two that say the same are equal."""
+    """A stream, a table, or what was made of one; two that say the same are equal.
+
+    :param node: the node of the plan
+    :param name: what a join's equalities may call it
+    :raises PlanError: by its methods, with file and line, if something does not hold together
+
+    >>> from millstream import Pipeline
+    >>> clicks = Pipeline("shop").stream("clicks", "page string, ms long")
+    >>> clicks.where("ms > 100").group_by("page").agg(n="count(*)", slowest="max(ms)").columns
+    ('page', 'n', 'slowest')
+    """
 
     node: Node
     name: str = field(default="", compare=False)
@@ -146,13 +156,20 @@ class Relation:
             return Relation(operations.top(self.node, count, by, per, ties, place))
 
     def deduplicate(self, ids: str | Sequence[str], within: str | timedelta | None = None) -> Relation:
-        """Keep, of rows with one id, the first by event time, and no other that is at most ``within`` after it (None: ever)."""
+        """Keep, of rows with one id, the first by event time, and no other that is at most ``within`` after it (None: ever).
+
+        :param ids: the columns or expressions that tell repeats
+        :param within: how long a repeat is looked for
+        """
         place = here()
         with placed(place):
             return Relation(operations.deduplicate(self.node, ids, within, place))
 
     def union(self, *others: Relation) -> Relation:
-        """All rows of relations with the same columns; equal ones as often as they are there (``distinct`` for once)."""
+        """All rows of relations with the same columns; equal ones as often as they are there (``distinct`` for once).
+
+        :param others: the relations whose rows come to these
+        """
         place = here()
         with placed(place):
             if wrong := [each for each in others if not isinstance(each, Relation)]:
@@ -160,7 +177,11 @@ class Relation:
             return Relation(operations.union((self.node, *(each.node for each in others)), place))
 
     def explode(self, array: str, as_: str) -> Relation:
-        """Give each row once for each element of an array, the element as one more column; none for an empty array or null."""
+        """Give each row once for each element of an array, the element as one more column; none for an empty array or null.
+
+        :param array: a column or an expression that is an array
+        :param as_: the name of the element's column
+        """
         place = here()
         with placed(place):
             made = operations.explode(self.node, array, as_, place)
@@ -213,6 +234,14 @@ class Relation:
         and a table ``as_of``, the stream's time, takes the table as it was then, and ``latest=True`` the table as it is when the
         event is processed, which no replay repeats. Without these all rows of both sides are kept: fit for two tables (an
         aggregate is one); a view of streams must say ``unbounded=True``.
+
+        :param other: the relation on the right
+        :param on: equalities, or names that both have
+        :param how: ``"inner"``, ``"left"``, ``"right"``, ``"full"``, ``"semi"`` or ``"anti"``; Spark's other names for them are taken too
+        :param within: the bounds of right time − left time
+        :param as_of: the stream's time
+        :param latest: whether the table is taken as it is
+        :raises PlanError: if they cannot be joined so
         """
         place = here()
         with placed(place):

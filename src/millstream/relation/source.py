@@ -37,6 +37,14 @@ class Clock:
 
     ``sent`` and ``received`` name timestamp columns; without ``received`` it is the append. A correction beyond ``wild`` is
     counted.
+
+    :param sent: the column with the device's time of sending
+    :param received: the column with the time at which somebody with a right clock received it
+    :param wild: corrections beyond this are counted
+    :raises PlanError: by ``Pipeline.stream``, if there is no such column
+
+    >>> Clock("sent", "received").wild
+    '1 day'
     """
 
     sent: str

@@ -57,7 +57,18 @@ Bound: TypeAlias = datetime | Mapping[str, Mapping[int, int]] | None
 
 @dataclass(frozen=True, slots=True)
 class BatchResult:
-    """What a batch made: the range that it read, what became of its records, and every view as an Arrow table."""
+    """What a batch made: the range that it read, what became of its records, and every view as an Arrow table.
+
+    :param pipeline: its name
+    :param start: the first offsets, topic → partition → offset
+    :param end: the offsets behind the last ones
+    :param counts: what became of the records: ``admitted``, ``late``, …
+    :param seconds: how long it took
+    :param views: the rows of each view
+
+    >>> BatchResult("shop", {}, {}, {"admitted": 3}, 0.5, {}).counts["admitted"]
+    3
+    """
 
     pipeline: str
     start: Offsets
@@ -98,6 +109,15 @@ def run_batch(
 
     Raises PipelineError if a stream keeps the views, AlreadyRunning if one is running; OffsetOutOfRange if the batch whose views it
     replaces had records that the log has lost, unless a ``start`` is named or ``forget_history``.
+
+    :param pipeline: the pipeline
+    :param spark: the session to compute in; one is started if there is none
+    :param start: a time or offsets at which to begin
+    :param until: a time or offsets at which to end
+    :param close: whether every window closes
+    :param to: another store
+    :param out: a folder for Parquet files
+    :param forget_history: whether views may lack what the log has lost
     """
     if to is not None and out is not None:
         raise ConfigError("found both to and out, expected one of them", hint="a store of views, or a folder of files")

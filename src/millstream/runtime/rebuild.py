@@ -44,6 +44,14 @@ def rebuild(
     One that was interrupted goes on where it was. Raises AlreadyRunning if the old version still runs when the new one has caught
     up, unless ``takeover``: that one then ends; PipelineError if a view with a sink is kept nowhere; OffsetOutOfRange if the log has
     lost what the stored version was made from, unless ``forget_history``.
+
+    :param pipeline: the pipeline
+    :param spark: the session to compute in; one is started if there is none
+    :param takeover: whether the old version, if it runs, is ended
+    :param rate_limit: how many records a batch has at most
+    :param forget_history: whether views may lack what the log has lost
+    :param progress: called after every batch
+    :param stop: ends it when set
     """
     refuse_beside(pipeline)
     _check_past(pipeline, forget=forget_history)
@@ -69,7 +77,24 @@ def _check_past(pipeline: Pipeline, *, forget: bool) -> None:
 
 
 def roll_back(pipeline: Pipeline, *, takeover: bool = False) -> None:
-    """Let the version before the last rebuild take its place again; the newer one is kept beside it."""
+    """Let the version before the last rebuild take its place again; the newer one is kept beside it.
+
+    :param pipeline: the pipeline
+    :param takeover: whether a run of it is ended
+    :raises AlreadyRunning: if the pipeline runs, unless ``takeover``
+    :raises PipelineError: if there is no version before
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from millstream import Pipeline
+    >>> with TemporaryDirectory() as folder:
+    ...     shop = Pipeline("shop", to=f"sqlite:{folder}/views.db")
+    ...     _ = shop.view("all", shop.stream("clicks", "page string").group_by().agg(n="count(*)"))
+    ...     try:
+    ...         roll_back(shop)
+    ...     except PipelineError as error:
+    ...         print(error.message)
+    pipeline shop: there is no version shop~old to take its place
+    """
     refuse_beside(pipeline)
     _exchange(pipeline, OLD, NEXT, takeover=takeover)
 

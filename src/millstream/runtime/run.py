@@ -55,6 +55,25 @@ def run(
 
     A session that is passed in is used and never stopped. ``progress`` is called after every batch, from another thread; what it
     raises is logged and does not end the run.
+
+    :param pipeline: the pipeline
+    :param spark: the session to compute in; one is started if there is none
+    :param once: whether it ends when it has caught up
+    :param close: whether all time ends then, so that every window closes; implies ``once``
+    :param interval: how far apart batches start
+    :param rate_limit: how many records a batch has at most
+    :param byte_limit: about how many bytes a batch has at most
+    :param takeover: whether another run of the pipeline is ended
+    :param rebuild: whether views are computed anew from the beginning
+    :param send_again: with ``rebuild``, whether rows of views without a key go to their sinks once more
+    :param beside: for :func:`rebuild` alone: whether the views are made beside the stored ones
+    :param heartbeats: whether heartbeats are appended to the log, so that time goes on in silence
+    :param forget_history: with ``rebuild``, whether views may lack what the log has lost
+    :param progress: called with a :class:`Progress` after every batch
+    :param stop: ends it when set
+    :raises AlreadyRunning: if another process runs the pipeline
+    :raises CheckpointMismatch: if the checkpoint is of another definition
+    :raises ConfigError: if options do not go together
     """
     if close and not heartbeats:
         raise ConfigError("close ends time by heartbeats; found heartbeats off", hint="leave one of the two away")

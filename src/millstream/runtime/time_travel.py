@@ -36,6 +36,11 @@ def as_of(pipeline: Pipeline, view: str, at: int | datetime, *, spark: SparkSess
     """All rows of a view as they were after a batch, or at a time: after the last batch that was committed by then.
 
     Raises ConfigError if the ledger has no such batch any more, OffsetOutOfRange where the log has not all of its records.
+
+    :param pipeline: the pipeline
+    :param view: the name of one of its views
+    :param at: the number of a batch, or an aware datetime
+    :param spark: the session to compute in; one is started if there is none
     """
     if view not in pipeline.views:
         raise UnknownView(f"no view {view} in pipeline {pipeline.name}; there are {', '.join(pipeline.views)}")

@@ -52,7 +52,17 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """The outcome: for each view its difference, and the records that were read; views that are kept nowhere are skipped."""
+    """The outcome: for each view its difference, and the records that were read; views that are kept nowhere are skipped.
+
+    :param pipeline: its name
+    :param batch: the batch whose views were compared
+    :param records: how many records were read
+    :param views: for each view its difference
+    :param skipped: the views that are kept nowhere
+
+    >>> Verification("shop", 7, 1_000, ()).equal
+    True
+    """
 
     pipeline: str
     batch: int
@@ -72,6 +82,9 @@ def verify(pipeline: Pipeline, *, spark: SparkSession | None = None) -> Verifica
     """Recompute every view from the log at the ledger's offsets and compare; nothing is written.
 
     Raises OffsetOutOfRange, naming the range, where the log no longer has what the views were made from.
+
+    :param pipeline: the pipeline
+    :param spark: the session to compute in; one is started if there is none
     """
     chain = chain_of(pipeline)
     with open_log(pipeline.log, create=False, kafka=pipeline.kafka) as log:

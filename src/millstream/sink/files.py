@@ -130,7 +130,11 @@ class FileSink(Sink):
 
 
 def committed_files(folder: str | Path) -> list[Path]:
-    """The files of a folder that count, in the order in which they were written."""
+    """The files of a folder that count, in the order in which they were written.
+
+    :param folder: the folder of a sink ``files:FOLDER``
+    :raises OSError: if they cannot be read
+    """
     entries = [json.loads(path.read_bytes()) for path in sorted((Path(folder) / _MANIFEST).glob("*.json"))]
     return [Path(folder) / name for entry in entries for name in entry.get("files", [entry.get("file")])]
 

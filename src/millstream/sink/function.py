@@ -18,7 +18,16 @@ from millstream.store.net_changes import describe
 
 
 class Change(NamedTuple):
-    """A row that came (weight above zero) or went; of a view with a key the new row comes alone, and only the key goes."""
+    """A row that came (weight above zero) or went; of a view with a key the new row comes alone, and only the key goes.
+
+    :param id: the same whenever the change is sent again
+    :param row: column → value
+    :param weight: how often the row came; below zero, how often it went
+
+    >>> change = Change("shop.pages.7.0", {"page": "/", "n": 3}, 1)
+    >>> change.row["n"], change.weight
+    (3, 1)
+    """
 
     id: str
     row: dict[str, Any]
@@ -26,7 +35,14 @@ class Change(NamedTuple):
 
 
 class RejectChange(Exception):
-    """For a function to raise: this change will never be taken, so do not try again."""
+    """For a function to raise: this change will never be taken, so do not try again.
+
+    :param change: one of the changes that the function was given
+    :param why: the reason, for the dead letter or the error
+
+    >>> str(RejectChange(Change("shop.pages.7.0", {"page": "/"}, 1), "too old"))
+    'too old'
+    """
 
     def __init__(self, change: Change, why: str) -> None:
         super().__init__(why)

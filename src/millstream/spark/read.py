@@ -48,6 +48,16 @@ def read_stream(
 
     ``group`` names the consumer group that shows the progress (``spark-TOPIC`` unless named); ``limit`` bounds the
     records of a micro-batch; ``archive`` lets a replay begin before the live log does (embedded log only).
+
+    :param spark: the Spark session
+    :param log: the address of the log
+    :param topics: a topic or several
+    :param start: ``"earliest"``, ``"latest"``, a time or offsets
+    :param group: the consumer group
+    :param limit: how many records a micro-batch has at most
+    :param archive: the folder of archives
+    :param kafka: settings of the Kafka client
+    :raises ConfigError: if these do not go together
     """
     address, names = parse_log(log), [topics] if isinstance(topics, str) else list(topics)
     reader = spark.readStream.options(**_start(log, names, start, kafka))
@@ -78,7 +88,16 @@ def read_batch(
     archive: str | Path | None = None,
     kafka: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """A DataFrame over what topics of the log hold now; with ``archive``, over what they have held before, too."""
+    """A DataFrame over what topics of the log hold now; with ``archive``, over what they have held before, too.
+
+    :param spark: the Spark session
+    :param log: the address of the log
+    :param topics: a topic or several
+    :param start: ``"earliest"``, ``"latest"``, a time or offsets
+    :param archive: the folder of archives
+    :param kafka: settings of the Kafka client
+    :raises ConfigError: if these do not go together
+    """
     address, names = parse_log(log), [topics] if isinstance(topics, str) else list(topics)
     reader = spark.read.options(**_start(log, names, start, kafka))
     if address.embedded:

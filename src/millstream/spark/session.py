@@ -94,6 +94,13 @@ def spark_session(
 
     ``settings`` come after ours and win. ``kafka`` adds Spark's Kafka connector and ``avro`` its Avro, which Spark can take
     only when it starts: if a session is active without what is asked for, that is an error.
+
+    :param app_name: what Spark calls it
+    :param settings: settings of Spark
+    :param master: ``"local[*]"`` unless said, here or in the settings
+    :param kafka: whether Spark's Kafka connector is needed
+    :param avro: whether Spark's Avro is needed
+    :raises SparkError: if Spark does not start, or the active session lacks something
     """
     global _own, _own_jvm, _preload
     from pyspark import SparkConf, SparkContext

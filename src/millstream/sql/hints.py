@@ -53,7 +53,7 @@ def in_sql(hint: str) -> str:
 def in_query(hint: str) -> str:
     """A hint with what it says to write in SQL, but for what a query in Python leaves to Python.
 
-    >>> in_query('frame=span("1 day"); or view(…, unbounded=True)')
+    >>> in_query('frame=frame.span("1 day"); or view(…, unbounded=True)')
     'RANGE BETWEEN INTERVAL 1 DAY PRECEDING AND CURRENT ROW; or view(…, unbounded=True)'
     """
     return _said(hint, _ASKED)

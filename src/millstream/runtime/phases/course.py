@@ -26,6 +26,27 @@ class Progress:
 
     ``seconds`` is what the last batch took, ``write_seconds`` the part of it in the sinks. ``waiting`` says for which sink,
     or for the log, the run waits, and why.
+
+    :param pipeline: its name
+    :param batch: the number of the last batch
+    :param records: how many were read
+    :param admitted: how many of them count
+    :param late: how many came too late
+    :param duplicate: how many were repeats
+    :param future: how many were ahead of their append by too much
+    :param malformed: how many did not decode
+    :param rate: records a second in the last batch
+    :param lag: records that are not yet in the views
+    :param watermark: the time up to which events are complete
+    :param state_rows: rows of state
+    :param state_bytes: bytes of state
+    :param seconds: how long the last batch took
+    :param write_seconds: the part of it in the stores
+    :param waiting: what the run waits for; empty if for nothing
+
+    >>> done = Progress("shop", batch=3, records=10, admitted=9, late=1)
+    >>> done.admitted, done.late, done.waiting
+    (9, 1, '')
     """
 
     pipeline: str
