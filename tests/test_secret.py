@@ -149,7 +149,7 @@ def test_the_password_of_redis_comes_whole_from_where_its_address_says_and_is_to
     (tmp_path / "a word").write_text(word + "\n", encoding="utf-8")
     address = address.replace("FILE", str(tmp_path / "a word"))
     pipeline = sent_to(address)
-    sink = pipeline.sinks["out"]
+    named = pipeline.sinks["out"]
     sink = RedisSink(address, "v", "p", ("k",))
     settings = sink._client.connection_pool.connection_kwargs
     assert (settings["password"], settings["host"], settings["port"]) == (word, "127.0.0.1", 1)
@@ -157,8 +157,8 @@ def test_the_password_of_redis_comes_whole_from_where_its_address_says_and_is_to
         sink.last()
     said = [
         str(caught.value),
-        repr(sink),
-        sink.where,
+        repr(named),
+        named.where,
         str(parse_redis(address)),
         str(pipeline.describe()),
         repr(pipeline),
