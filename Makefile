@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help setup demo test wheel check soak lint types bench docs lock clean
+.PHONY: help setup demo unit test wheel check soak lint types bench docs lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -20,6 +20,9 @@ setup: .venv/.ready ## make .venv, with .venv/bin/millstream in it
 
 demo: setup ## run the main job on the embedded log
 	@$(BIN)/python examples/demo.py
+
+unit: setup ## run the tests that start nothing: no Spark, no server, no process
+	@$(BIN)/python -m pytest -n 2 -m 'not (kafka or long or peers or postgres or process or redis or spark)' $(ARGS)
 
 test: setup ## install what the tests need, then run them
 	@$(BIN)/python tools/servers.py

@@ -12,10 +12,29 @@ from pyspark.sql import SparkSession
 from millstream.errors import MachineError
 from millstream.spark.session import spark_session, stop_session
 from millstream.testing import KafkaBroker, PostgresServer
+from tests.marks import needs_of, no_process
 
 pytest_plugins = ["millstream.testing.plugin"]  # also where the package that is installed is not this one
 settings.register_profile("no deadline", deadline=None)  # a machine may be busy
 settings.load_profile("no deadline")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        for mark in sorted(needs_of(item)):
+            item.add_marker(mark)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    with no_process(item):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    with no_process(item):
+        return (yield)
 
 
 @pytest.fixture(scope="session", autouse=True)
