@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from millstream.cli.logs import is_logging, logging_options
 from millstream.cli.output import json_option, log_option, opened_pipeline, quiet_spark, spark_options, stderr
 from millstream.cli.run import FORGET, shown, stopping
 from millstream.errors import UnknownView
@@ -19,6 +20,7 @@ from millstream.errors import UnknownView
 )
 @click.option("--forget-history", is_flag=True, help=FORGET)
 @spark_options
+@logging_options
 @log_option
 @json_option
 def command(
@@ -64,7 +66,7 @@ def command(
             progress=report,
             stop=stop,
         )
-    if not as_json:
+    if not (as_json or is_logging()):
         said = (
             "interrupted; the same command goes on"
             if stop.is_set()

@@ -15,6 +15,7 @@ import msgspec
 from rich.live import Live
 from rich.table import Table
 
+from millstream.cli.logs import is_logging, logging_options
 from millstream.cli.output import (
     Duration,
     cell,
@@ -86,6 +87,7 @@ FORGET = "Compute the views from what is left of the log, though some of what th
 @click.option("--out", metavar="DIR", help="With --batch: put the views into a folder, as Parquet files.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a batch.")
 @spark_options
+@logging_options
 @log_option
 def command(
     file: str,
@@ -148,7 +150,7 @@ def command(
             progress=report,
             stop=stop,
         )
-    if not as_json:
+    if not (as_json or is_logging()):
         stderr().print(summary(pipeline, file, last), soft_wrap=True)
 
 
@@ -261,9 +263,12 @@ def shown(pipeline: Pipeline, as_json: bool, stop: threading.Event) -> Iterator[
 
 @contextmanager
 def _display(pipeline: Pipeline, as_json: bool) -> Iterator[Callable[[Progress], None]]:
-    """A JSON line a batch, a live table, or a line where no one is watching."""
+    """A JSON line a batch, a live table, or a line where no one is watching; nothing where the log says it."""
     if as_json:
         yield lambda progress: click.echo(json_line(row(progress)))
+        return
+    if is_logging():
+        yield lambda _: None
         return
     console = stderr()
     if not console.is_terminal:

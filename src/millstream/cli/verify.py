@@ -6,6 +6,7 @@ from dataclasses import asdict
 
 import click
 
+from millstream.cli.logs import logging_options
 from millstream.cli.output import (
     json_option,
     log_option,
@@ -21,6 +22,7 @@ from millstream.cli.output import (
 @click.command("verify")
 @click.argument("file", metavar="FILE")
 @spark_options
+@logging_options
 @log_option
 @json_option
 def command(file: str, master: str | None, conf: tuple[str, ...], log_url: str | None, as_json: bool) -> int:

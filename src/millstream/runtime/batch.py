@@ -35,6 +35,7 @@ from millstream.runtime.checkpoint import BATCH, began_at, folder_of, identity_o
 from millstream.runtime.delivery import Position, accepted, chunks_of, counts_table, finish, rejects_table
 from millstream.runtime.failure import explain, tells_room
 from millstream.runtime.parquet_export import check_folder, write_files
+from millstream.runtime.progress_report import logs
 from millstream.runtime.setup import RECORDS, chain_of, our_settings, session_for, targets_of
 from millstream.runtime.sink_dispatch import letters
 from millstream.runtime.topic_identity import check_start, ids_of
@@ -87,6 +88,7 @@ class Computed:
     targets: Mapping[str, Target]
 
 
+@logs("a batch")
 @jvm_told()
 @tells_room
 def run_batch(

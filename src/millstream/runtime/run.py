@@ -23,7 +23,7 @@ from millstream.runtime.phases.prepare import prepare
 from millstream.runtime.phases.recover import recover
 from millstream.runtime.phases.start import start
 from millstream.runtime.phases.watch import attend
-from millstream.runtime.progress_report import guarded
+from millstream.runtime.progress_report import guarded, logged, run_logged
 from millstream.spark.session import jvm_told
 
 if TYPE_CHECKING:
@@ -90,8 +90,9 @@ def run(
         send_again=send_again,
         forget_history=forget_history,
     )
-    with room_told(pipeline), ExitStack() as stack:
-        course = Course(pipeline, options, guarded(progress), stop or threading.Event())
+    what = "a rebuild" if beside else "a run"
+    with run_logged(pipeline.name, what), room_told(pipeline), ExitStack() as stack:
+        course = Course(pipeline, options, logged(guarded(progress)), stop or threading.Event())
         claimed = claim(stack, course)
         recovered = recover(stack, course, claimed, spark)
         prepared = prepare(course, claimed, recovered)

@@ -21,6 +21,7 @@ from millstream.plan.build import Chain
 from millstream.runtime.batch import compute
 from millstream.runtime.delivery import Position, accepted
 from millstream.runtime.failure import tells_room
+from millstream.runtime.progress_report import logs
 from millstream.runtime.setup import chain_of, session_for
 from millstream.runtime.topic_identity import check_past
 from millstream.spark.session import jvm_told
@@ -76,6 +77,7 @@ class Verification:
         return all(view.equal for view in self.views)
 
 
+@logs("a verification")
 @jvm_told()
 @tells_room
 def verify(pipeline: Pipeline, *, spark: SparkSession | None = None) -> Verification:
