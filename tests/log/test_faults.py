@@ -146,9 +146,10 @@ SqliteLog(sys.argv[1]).append("t", batch("p", 3), producer="p", sequence=3)
 """
 MAINTAIN = """
 import sys
-from millstream.log import archive, clean
+from millstream.log import archive
+from millstream.log.embedded import retention
 from millstream.log.embedded.engine import SqliteLog
-clean._STEP = 40  # or it would take 20,000 records to see a second step
+retention._STEP = 40  # or it would take 20,000 records to see a second step
 archive._FILE_RECORDS = 30
 SqliteLog(sys.argv[1]).maintain("t")
 """

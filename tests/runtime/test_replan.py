@@ -52,11 +52,11 @@ class Shop:
             "files": lambda: FileSink(folder / "files", "json"),
         }
         self.all: list[Sink] = []
-        self.sinks = self.sinks()
+        self.sinks = self.open_sinks()
         for sender in self.senders():
             sender.send(2, rows(0))
 
-    def sinks(self) -> dict[str, tuple[SinkDefinition, Sink]]:
+    def open_sinks(self) -> dict[str, tuple[SinkDefinition, Sink]]:
         made = {name: (replace(WANTED, name=name), opened()) for name, opened in self.opened.items()}
         self.all += [sink for _, sink in made.values()]
         return made
@@ -97,7 +97,7 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
 
 def test_a_batch_that_nobody_has_is_forgotten_and_who_was_left_behind_cannot_send_it(shop: Shop) -> None:
     zombies = shop.senders()
-    shop.sinks = shop.sinks()
+    shop.sinks = shop.open_sinks()
     assert shop.unplan() == ""
     assert newest_planned(shop.folder) == 2
     for zombie in zombies:
@@ -133,7 +133,7 @@ def test_a_batch_that_comes_while_sinks_are_sealed_stays_and_is_nowhere_twice(sh
     shop.sinks["files"] = (shop.sinks["files"][0], Overtaken(shop.folder.parent / "files", "json"))
     assert shop.unplan().endswith("sink files has a part of it")
     assert newest_planned(shop.folder) == 3
-    shop.sinks = shop.sinks()
+    shop.sinks = shop.open_sinks()
     for sender in shop.senders():
         sender.send(3, rows(1, 2, 3, 4))
         sender.send(4, rows(5))
@@ -143,7 +143,7 @@ def test_a_batch_that_comes_while_sinks_are_sealed_stays_and_is_nowhere_twice(sh
 def test_a_kill_right_after_a_sink_was_sealed_leaves_one_that_goes_on(shop: Shop) -> None:
     Marks(shop.folder, "topic", 7).seal(8)
     assert shop.sinks["topic"][1].seal(8 << EPOCH, after=(7 << EPOCH) + 3)
-    shop.sinks = shop.sinks()
+    shop.sinks = shop.open_sinks()
     assert shop.unplan(9) == ""
     for sender in shop.senders():
         sender.send(3, rows(1))
@@ -159,7 +159,7 @@ def test_where_nobody_knows_what_a_sink_has_the_batch_stays(shop: Shop) -> None:
 def test_a_sink_that_lost_what_it_acknowledged_gets_that_first(shop: Shop) -> None:
     for path in (shop.folder.parent / "files" / "_manifest").glob("*.json"):
         path.unlink()
-    shop.sinks = shop.sinks()
+    shop.sinks = shop.open_sinks()
     assert "sink files lacks what it acknowledged" in shop.unplan()
 
 
