@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help setup demo unit test wheel check soak lint types bench docs lock clean
+.PHONY: help setup demo unit coverage test wheel check soak lint types bench docs lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -21,8 +21,16 @@ setup: .venv/.ready ## make .venv, with .venv/bin/millstream in it
 demo: setup ## run the main job on the embedded log
 	@$(BIN)/python examples/demo.py
 
+UNIT := -m pytest -n 2 -m 'not (kafka or long or peers or postgres or process or redis or spark)'
+
 unit: setup ## run the tests that start nothing: no Spark, no server, no process
-	@$(BIN)/python -m pytest -n 2 -m 'not (kafka or long or peers or postgres or process or redis or spark)' $(ARGS)
+	@$(BIN)/python $(UNIT) $(ARGS)
+
+coverage: setup ## run those of make unit; say which lines and branches they reach
+	@rm -f .coverage .coverage.*
+	@$(BIN)/coverage run $(UNIT) -q $(ARGS)
+	@$(BIN)/coverage combine --quiet
+	@$(BIN)/coverage report
 
 test: setup ## install what the tests need, then run them
 	@$(BIN)/python tools/servers.py
@@ -58,4 +66,4 @@ lock: ## resolve the dependencies again, newest versions
 	@$(COMPILE) --group setup --constraint requirements.lock -o setup.lock
 
 clean: ## remove .venv and caches
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .coverage.* build dist
