@@ -55,8 +55,16 @@ types: setup
 bench: setup ## measure, against the plain way, in one run
 	@$(BIN)/millstream bench log
 
-docs: setup ## write the generated parts of the documentation
+docs: setup .venv/docs/.ready ## write the generated parts of the documentation, and the site in site/
 	@$(BIN)/python tools/cli_reference.py
+	@NO_MKDOCS_2_WARNING=1 .venv/docs/bin/mkdocs build --quiet
+	@echo "built site/index.html"
+
+# An environment of its own: what builds the site is nothing that the package or its tests should see.
+.venv/docs/.ready: docs.lock .venv/.ready
+	@$(BIN)/python -m venv --clear --without-pip .venv/docs
+	@$(BIN)/uv pip install --quiet --python .venv/docs/bin/python --require-hashes -r docs.lock
+	@touch $@
 
 COMPILE := $(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url --no-annotate --no-header \
 	--python-version 3.11
@@ -64,6 +72,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes
 lock: ## resolve the dependencies again, newest versions
 	@$(COMPILE) --all-extras --group dev pyproject.toml -o requirements.lock
 	@$(COMPILE) --group setup --constraint requirements.lock -o setup.lock
+	@$(COMPILE) --group docs --constraint requirements.lock -o docs.lock
 
 clean: ## remove .venv and caches
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .coverage.* build dist
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .coverage.* build dist site

@@ -188,7 +188,14 @@ def test_no_file_names_a_package_index_or_a_folder_of_one_machine() -> None:
             if _MACHINE_PATH.search(line) or _INDEX_HOST.search(line):
                 found.append(f"{name}:{number}: {line.strip()[:100]}")
     assert found == []
-    assert "://" not in (ROOT / "requirements.lock").read_text()
+    assert [lock.name for lock in ROOT.glob("*.lock") if "://" in lock.read_text()] == []
+
+
+def test_every_page_is_in_the_navigation_of_the_site() -> None:
+    pages = re.findall(r"^ +- [\w ./-]+: (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    written = [page.relative_to(ROOT / "docs").as_posix() for page in ROOT.glob("docs/**/*.md")]
+    made = ["CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "reference/api.md"]  # by tools/pages.py
+    assert sorted(pages) == sorted([*written, *made])
 
 
 # the reference
