@@ -12,9 +12,9 @@ from pyspark.sql import SparkSession
 
 from millstream.errors import ConfigError, UnknownView
 from millstream.pipeline import Pipeline
+from millstream.runtime.replay import entries_of
 from millstream.runtime.run import Progress, run
 from millstream.runtime.time_travel import as_of
-from millstream.runtime.verify import entries_of
 from millstream.testing import PostgresServer
 from tests.runtime.shop_file import append_clicks, load, write_shop
 

@@ -15,12 +15,11 @@ import pyarrow as pa
 from millstream.errors import ConfigError, UnknownView
 from millstream.log import open_log
 from millstream.pipeline import Pipeline
-from millstream.runtime.batch import compute, rows_made
-from millstream.runtime.delivery import Position, accepted
+from millstream.runtime.batch import rows_made
 from millstream.runtime.failure import tells_room
-from millstream.runtime.setup import chain_of, session_for
+from millstream.runtime.replay import entries_of, position_of, replay
+from millstream.runtime.setup import chain_of
 from millstream.runtime.topic_identity import check_past
-from millstream.runtime.verify import entries_of, start_of
 from millstream.spark.session import jvm_told
 from millstream.store import Entry
 
@@ -50,13 +49,11 @@ def as_of(pipeline: Pipeline, view: str, at: int | datetime, *, spark: SparkSess
     alone.views, alone.sinks = {view: pipeline.views[view]}, {}
     chain = chain_of(alone)
     topics = {feed.source.topic for feed in chain.feeds}
-    position = Position.restore(start_of(entry), entry.offsets, entry.state).only(topics)
+    position = position_of(entry).only(topics)
     with open_log(pipeline.log, create=False, kafka=pipeline.kafka) as log:
         check_past(log, pipeline.name, position)
-    closed = bool(entry.state.get("closed", False))
-    computed = compute(session_for(alone, chain, spark), alone, position.start, position.offsets, close=closed)
-    taken, _ = accepted(chain, computed.targets, computed.changes, anew=True)
-    return rows_made(computed.targets[view], taken[view])
+    replayed = replay(alone, chain, entry, position, spark)
+    return rows_made(replayed.computed.targets[view], replayed.taken[view])
 
 
 def _entry(pipeline: Pipeline, entries: Sequence[Entry], at: int | datetime) -> Entry:

@@ -6,26 +6,24 @@ the same expressions, admission and kernels, but over everything at once, from n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pyarrow as pa
 
-from millstream.errors import CheckpointMismatch, PipelineError
+from millstream.errors import PipelineError
 from millstream.kernel.zset import WEIGHT
 from millstream.log import open_log
 from millstream.pipeline import Pipeline
 from millstream.plan.build import Chain
-from millstream.runtime.batch import compute
-from millstream.runtime.delivery import Position, accepted
 from millstream.runtime.failure import tells_room
 from millstream.runtime.progress_report import logs
-from millstream.runtime.setup import chain_of, session_for
+from millstream.runtime.replay import entries_of, position_of, replay
+from millstream.runtime.setup import chain_of
 from millstream.runtime.topic_identity import check_past
 from millstream.spark.session import jvm_told
-from millstream.store import Entry, open_reader, open_writer
+from millstream.store import Entry, open_reader
 from millstream.store.contract import COUNTED
 
 if TYPE_CHECKING:
@@ -91,40 +89,18 @@ def verify(pipeline: Pipeline, *, spark: SparkSession | None = None) -> Verifica
     chain = chain_of(pipeline)
     with open_log(pipeline.log, create=False, kafka=pipeline.kafka) as log:
         entry, stored, admission = _snapshot(pipeline, chain)
-        position = Position.restore(start_of(entry), entry.offsets, entry.state)
+        position = position_of(entry)
         check_past(log, pipeline.name, position)
-    spark = session_for(pipeline, chain, spark)
-    closed = bool(entry.state.get("closed", False))
-    computed = compute(spark, pipeline, position.start, position.offsets, close=closed)
-    counts = computed.arrived.counts
-    taken, _ = accepted(chain, computed.targets, computed.changes, anew=True)
-    differences = [compare(name, made, stored[name]) for name, made in taken.items() if name in stored]
+    replayed = replay(pipeline, chain, entry, position, spark)
+    counts = replayed.computed.arrived.counts
+    differences = [compare(name, made, stored[name]) for name, made in replayed.taken.items() if name in stored]
     differences.append(_compare_counts(admission, counts))
     skipped = tuple(output.name for output in chain.outputs if not output.kept)
     return Verification(pipeline.name, entry.batch, sum(count.records for count in counts), tuple(differences), skipped)
 
 
-def entries_of(pipeline: Pipeline, address: str, limit: int = 1000) -> list[Entry]:
-    """The newest entries of a ledger, newest first, at least one."""
-    with open_reader(address):  # says what to do if there is none; opening a sink would make one
-        pass
-    with open_writer(address) as writer:
-        entries = writer.entries(pipeline.name, limit)
-    if not entries:
-        raise PipelineError(f"pipeline {pipeline.name} has not run yet", hint="`millstream run FILE --once`")
-    return entries
-
-
 def _last(pipeline: Pipeline, address: str) -> Entry:
     return entries_of(pipeline, address, 1)[0]
-
-
-def start_of(entry: Entry) -> dict[str, dict[int, int]]:
-    """Where the pipeline began, as the ledger has it."""
-    start: Mapping[str, Mapping[str, int]] = entry.state.get("start", {})
-    if not start:
-        raise CheckpointMismatch("the ledger does not say where the pipeline began", hint="`millstream run --rebuild`")
-    return {topic: {int(p): offset for p, offset in found.items()} for topic, found in start.items()}
 
 
 def _snapshot(pipeline: Pipeline, chain: Chain) -> tuple[Entry, dict[str, pa.Table], pa.Table]:
