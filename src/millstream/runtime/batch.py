@@ -34,6 +34,7 @@ from millstream.runtime.analysis_errors import analysed
 from millstream.runtime.checkpoint import BATCH, began_at, folder_of, identity_of, versions
 from millstream.runtime.delivery import Position, accepted, chunks_of, counts_table, finish, rejects_table
 from millstream.runtime.failure import explain, tells_room
+from millstream.runtime.ownership import claim_stores
 from millstream.runtime.parquet_export import check_folder, write_files
 from millstream.runtime.progress_report import logs
 from millstream.runtime.setup import RECORDS, chain_of, our_settings, session_for, targets_of
@@ -43,9 +44,8 @@ from millstream.spark import fast_path
 from millstream.spark.lowering import decode, feed_types, staged
 from millstream.spark.records import batch_records
 from millstream.spark.session import jvm_told
-from millstream.store import Batch, StoreWriter, Target, open_writer
+from millstream.store import Batch, StoreWriter, Target
 from millstream.store.contract import COUNTED, Refusal
-from millstream.store.lease import Keeper
 from millstream.store.net_changes import net_by_key, net_by_row
 
 if TYPE_CHECKING:
@@ -243,19 +243,18 @@ def _claim(stack: ExitStack, pipeline: Pipeline, chain: Chain, *, own: bool) -> 
         raise PipelineError(
             f"pipeline {pipeline.name} runs as a stream: its checkpoint is {pipeline.checkpoint}", hint=hint
         )
-    writers = {}
-    for address in sorted({output.to for output in chain.outputs}):
-        writer = stack.enter_context(open_writer(address, letters=pipeline.dead_letters))
-        fence = writer.claim(pipeline.name)
-        stack.callback(writer.release)
+
+    def refuse_streams(address: str, writer: StoreWriter) -> None:
         last = writer.last(pipeline.name)
         if last is not None and not last.checkpoint.startswith(BATCH):
             raise PipelineError(
                 f"pipeline {pipeline.name}: a stream keeps its views in {address}, at batch {last.batch}", hint=hint
             )
-        stack.enter_context(Keeper(writer.renew))
-        writers[address] = (writer, fence)
-    return writers
+
+    addresses = {output.to for output in chain.outputs}
+    return claim_stores(
+        stack, pipeline.name, addresses, takeover=False, letters=pipeline.dead_letters, check=refuse_streams
+    )
 
 
 def _ends(spark: SparkSession, chain: Chain, pipeline: str, end: Offsets) -> DataFrame:

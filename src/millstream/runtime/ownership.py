@@ -28,7 +28,7 @@ from millstream.store.versioned import NEXT, OLD, Beside
 from millstream.view import View
 
 
-def claimed(
+def claim_stores(
     stack: ExitStack,
     pipeline: str,
     addresses: Collection[str],
@@ -38,10 +38,12 @@ def claimed(
     lost: Callable[[TakenOver], None] | None = None,
     patience: Patience = IMPATIENT,
     letters: int = LETTERS_KEPT,
+    check: Callable[[str, StoreWriter], None] = lambda _address, _writer: None,
 ) -> dict[str, tuple[StoreWriter, int]]:
     """Become the only writer of a pipeline in these stores, for as long as the stack lives; by address, with the fences.
 
-    A server that is away is waited for. A file is here, or something is wrong that waiting does not mend.
+    A server that is away is waited for. A file is here, or something is wrong that waiting does not mend. ``check`` is called with
+    each store as soon as it is ours, and may refuse it.
     """
     writers: dict[str, tuple[StoreWriter, int]] = {}
     for address in sorted(addresses):
@@ -51,6 +53,7 @@ def claimed(
             writer = Beside(writer)
         fence = waiting.call("views", partial(writer.claim, pipeline, takeover=takeover))
         stack.callback(writer.release)
+        check(address, writer)
         stack.enter_context(Keeper(writer.renew, lost=lost))
         writers[address] = (writer, fence)
     return writers

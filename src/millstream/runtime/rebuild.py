@@ -17,7 +17,7 @@ from millstream.pipeline import Pipeline
 from millstream.runtime.checkpoint import folder_for, folder_of, read_checkpoint, renumber, versions
 from millstream.runtime.delivery import Position
 from millstream.runtime.diff import last_of
-from millstream.runtime.ownership import claimed, exchange, open_sinks, refuse_beside
+from millstream.runtime.ownership import claim_stores, exchange, open_sinks, refuse_beside
 from millstream.runtime.run import Progress, run
 from millstream.runtime.setup import chain_of
 from millstream.runtime.sink_dispatch import IMPATIENT, epoch_after
@@ -104,7 +104,7 @@ def _exchange(
 ) -> None:
     with ExitStack() as stack:
         addresses = {output.to for output in chain_of(pipeline).outputs}
-        writers = claimed(stack, pipeline.name, addresses, takeover=takeover)
+        writers = claim_stores(stack, pipeline.name, addresses, takeover=takeover)
         meanwhile()  # reads what the old version had read by the time it ended
         sinks = open_sinks(stack, pipeline)
         stores = {address: writer for address, (writer, _) in writers.items()}

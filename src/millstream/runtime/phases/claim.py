@@ -14,7 +14,7 @@ from millstream.log.archive import whole_bounds
 from millstream.log.contract import Bounds
 from millstream.plan.build import Chain
 from millstream.runtime.checkpoint import folder_of, refuse_lost_views
-from millstream.runtime.ownership import claimed, finish_exchange, open_sinks
+from millstream.runtime.ownership import claim_stores, finish_exchange, open_sinks
 from millstream.runtime.phases.course import Course
 from millstream.runtime.retention_check import check_history
 from millstream.runtime.setup import chain_of
@@ -48,7 +48,7 @@ def claim(stack: ExitStack, course: Course) -> Claimed:
     addresses = {output.to for output in chain.outputs}
     if not (options.rebuild or options.beside):
         refuse_lost_views(folder_of(pipeline), pipeline, addresses)
-    writers = claimed(
+    writers = claim_stores(
         stack,
         pipeline.name,
         addresses,
