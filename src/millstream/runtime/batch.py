@@ -152,16 +152,26 @@ def run_batch(
             facts = {"pipeline": pipeline.name, "fingerprint": pipeline.fingerprint(), "closed": close}
             tables = {**views, "millstream_admission": counts, "millstream_dead_letters": rejects}
             write_files(Path(out), tables, {**facts, "start": first, "end": last})
-        identity = f"{BATCH}{uuid.uuid4().hex}"
-        for address, (writer, fence) in writers.items():
-            names = [output.name for output in chain.outputs if output.to == address]
-            writer.forget(pipeline.name)
-            writer.prepare(pipeline.name, pipeline.fingerprint(), [computed.targets[name] for name in names])
-            changes = {name: made[name] for name in names}
-            state = {**position.to_state(), "closed": close}
-            writer.commit(Batch(identity, 0, fence, last, changes, rejects, counts, state))
+        state = {**position.to_state(), "closed": close}
+        whole = Batch(f"{BATCH}{uuid.uuid4().hex}", 0, 0, last, made, rejects, counts, state)
+        _replace(pipeline, chain, writers, computed.targets, whole)
     summed = {name: sum(getattr(count, name) for count in computed.arrived.counts) for name in COUNTED}
     return BatchResult(pipeline.name, first, last, summed, time.monotonic() - began, views)
+
+
+def _replace(
+    pipeline: Pipeline,
+    chain: Chain,
+    writers: Mapping[str, tuple[StoreWriter, int]],
+    targets: Mapping[str, Target],
+    whole: Batch,
+) -> None:
+    """Let what was made take the place of what each store holds."""
+    for address, (writer, fence) in writers.items():
+        names = [output.name for output in chain.outputs if output.to == address]
+        writer.forget(pipeline.name)
+        writer.prepare(pipeline.name, pipeline.fingerprint(), [targets[name] for name in names])
+        writer.commit(replace(whole, fence=fence, changes={name: whole.changes[name] for name in names}))
 
 
 def _kept(pipeline: Pipeline) -> Pipeline:
