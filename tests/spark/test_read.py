@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
@@ -260,6 +261,16 @@ def test_one_cut_covers_several_topics(spark: SparkSession, embedded: Log, tmp_p
 def test_a_wrong_option_is_named(options: dict[str, str], expected: str) -> None:
     with pytest.raises(ConfigError, match=expected):
         Options.of(options)
+
+
+@pytest.mark.parametrize("read", [read_stream, read_batch])
+@pytest.mark.parametrize("log", ["redis://x", "kafka://me:c4n4ry@broker:9092", "sqlite:"])
+def test_what_is_no_address_of_a_log_is_refused_and_a_secret_in_it_not_shown(
+    read: Any, log: str, spark: SparkSession
+) -> None:
+    with pytest.raises(ConfigError, match="log: found") as caught:
+        read(spark, log, "clicks")
+    assert "c4n4ry" not in str(caught.value)
 
 
 def test_a_cut_takes_exactly_the_limit_and_never_passes_the_end() -> None:
