@@ -200,7 +200,7 @@ def test_whatever_asks_a_jvm_that_is_gone_says_so(shop: Path, seen: Seen) -> Non
     asked = """
         from pyspark import SparkContext
         from millstream import errors, load_pipeline
-        from millstream.runtime import batch, run, travel, verify
+        from millstream.runtime import batch, run, time_travel, verify
         from millstream.spark.session import spark_session, stop_session
 
         till, spark = load_pipeline("till.py"), spark_session()
@@ -209,7 +209,7 @@ def test_whatever_asks_a_jvm_that_is_gone_says_so(shop: Path, seen: Seen) -> Non
             lambda: run.run(till, spark=spark, once=True),
             lambda: batch.run_batch(till, spark=spark, out="out"),
             lambda: verify.verify(till, spark=spark),
-            lambda: travel.as_of(till, "totals", 0, spark=spark),
+            lambda: time_travel.as_of(till, "totals", 0, spark=spark),
         ):
             try:
                 ask()
