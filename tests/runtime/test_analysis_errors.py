@@ -97,17 +97,17 @@ def test_a_definition_that_is_refused_takes_nothing_away_and_leaves_nothing(
         run(wrong, spark=spark, once=True)
     assert not (tmp_path / "checkpoint").exists()
     run(mended(), spark=spark, once=True)
-    assert mended().views["v"].frame().rows() == [("a", 1)]
+    assert mended().views["v"].to_polars().rows() == [("a", 1)]
     sent = committed_files(tmp_path / "files")
     for text in ("max(uper(n))", "sum(soundex(page))"):
         with pytest.raises(PlanError):
             run(mended(text), spark=spark, once=True, rebuild=True)
-        assert mended().views["v"].frame().rows() == [("a", 1)]
+        assert mended().views["v"].to_polars().rows() == [("a", 1)]
         assert committed_files(tmp_path / "files") == sent
     with open_log(wrong.log) as log:
         log.append("s", [Event(b'{"page": "a", "n": 2}')])
     run(mended(), spark=spark, once=True)
-    assert mended().views["v"].frame().rows() == [("a", 2)]
+    assert mended().views["v"].to_polars().rows() == [("a", 2)]
 
 
 def test_verify_names_what_spark_does_not_know_any_more(spark: SparkSession, tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_what_fails_behind_a_join_says_what_to_do_and_the_row_can_be_corrected(
     assert "correct the row in its topic and run again" in caught.value.hint
     put("a", 41)
     run(made, spark=spark, once=True)
-    assert made.views["sums"].frame().rows() == [(42, 1)]
+    assert made.views["sums"].to_polars().rows() == [(42, 1)]
 
 
 STACK = """[STREAM_FAILED] Query [id = 1] terminated with exception: Job aborted: Traceback (most recent call last):

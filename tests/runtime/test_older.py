@@ -203,7 +203,7 @@ def test_a_topic_that_is_made_again_under_a_run_ends_it_before_anything_of_it_is
         first = log.topic_id(topic)
         with pytest.raises(CheckpointMismatch, match=f"topic {topic} was deleted and made again"):
             run(pipeline, spark=spark, interval="100 milliseconds", progress=make_again, stop=stop)
-    assert pipeline.views["pages"].frame().rows() == [("a", 1), ("b", 1), ("c", 1)]
+    assert pipeline.views["pages"].to_polars().rows() == [("a", 1), ("b", 1), ("c", 1)]
 
 
 @pytest.mark.timeout(400)
