@@ -18,12 +18,13 @@ from millstream.secret import check_address, check_settings, redact, redacted, r
 __all__ = ["FILE", "Settings", "load", "redact", "resolve"]
 
 FILE = "millstream.toml"
+DEFAULT_LOG = "sqlite:millstream.db"
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What can be set; every field has a default that works on one machine."""
 
-    log: str = "sqlite:millstream.db"
+    log: str = DEFAULT_LOG
     archive: str = "archive"
     kafka: dict[str, str] = {}
     spark: dict[str, str] = {}

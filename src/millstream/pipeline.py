@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from millstream.address import NOWHERE, parse_address, parse_log
+from millstream.config import DEFAULT_LOG
 from millstream.errors import PlanError, UnknownView
 from millstream.explain.endless import refuse_endless
 from millstream.plan.build import ViewPlan, build_chain
@@ -79,7 +80,8 @@ class Pipeline:
     """Streams, tables and views that are kept up to date together.
 
     :param name: 1 to 63 letters, digits, _ and -
-    :param log: the address of the log, ``sqlite:PATH`` or ``kafka://HOST:PORT``
+    :param log: the address of the log, ``sqlite:PATH`` or ``kafka://HOST:PORT``; left out, it is that of the settings for a command,
+        which is ``sqlite:millstream.db`` unless said
     :param to: the store of its views, ``sqlite:PATH`` or ``postgresql://…``; ``sqlite:NAME.views.db`` unless said
     :param checkpoint: the folder of its state; ``NAME.checkpoint`` unless said
     :param kafka: settings of the Kafka client; secrets by reference
@@ -98,7 +100,7 @@ class Pipeline:
         self,
         name: str,
         *,
-        log: str = "sqlite:millstream.db",
+        log: str | None = None,
         to: str | None = None,
         checkpoint: str | None = None,
         kafka: Mapping[str, str] | None = None,
@@ -118,11 +120,13 @@ class Pipeline:
                 )
             self.to = to if to is not None else f"sqlite:{name}.views.db"
             parse_address(self.to)
-            parse_log(log)
+            parse_log(log or DEFAULT_LOG)
             check_settings(kafka or {}, "kafka.", "a definition")
             check_settings(spark or {}, what="a definition")
         self.name = name
-        self.log = log
+        self.log = log or DEFAULT_LOG
+        self.log_named = log is not None
+        """Whether the definition says which log; if not, a command takes that of the settings."""
         self.checkpoint = checkpoint if checkpoint is not None else f"{name}.checkpoint"
         self.kafka = dict(kafka or {})
         self.spark = dict(spark or {})

@@ -15,7 +15,10 @@ from pyspark.sql import SparkSession
 
 from millstream.cli import execute as cli
 from millstream.cli.run import summary
+from millstream.event import Event
+from millstream.log import open_log
 from millstream.runtime.run import Progress, run
+from millstream.store import open_reader
 from tests.runtime.shop_file import Child, append_clicks, batches, load, write_shop
 
 SHOWN = {"pipeline", "batch", "records", "rate", "lag", "watermark", "state_rows", "state_bytes", "late"}
@@ -220,3 +223,23 @@ def test_what_is_wrong_is_said_with_a_hint_and_without_a_stack(command: str, tmp
     assert "hint: " in nowhere
     assert not (tmp_path / "views.db").exists()
     assert not (tmp_path / "nowhere.db").exists()
+
+
+def test_a_pipeline_that_names_no_log_has_that_of_the_settings(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(
+        "from millstream import Pipeline\n"
+        'shop = Pipeline("shop", to="sqlite:views.db")\n'
+        'shop.view("seen", shop.stream("clicks", "n int").group_by().agg(n="count(*)"))\n'
+    )
+    with open_log(f"sqlite:{tmp_path / 'other.db'}") as log:
+        log.create_topic("clicks")
+        log.append("clicks", [Event(b'{"n": 1}')] * 3)
+    child = Child("run", "shop.py", "--once", cwd=tmp_path, variables={"MILLSTREAM_LOG": "sqlite:other.db"})
+    try:
+        code, _, err = child.wait()
+    finally:
+        child.end()
+    assert code == 0, err
+    with open_reader(f"sqlite:{tmp_path / 'views.db'}") as store:
+        assert store.query("SELECT n FROM seen").rows == [(3,)]
+    assert not (tmp_path / "millstream.db").exists()

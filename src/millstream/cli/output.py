@@ -119,7 +119,7 @@ def opened_pipeline(
 
     pipeline = load_pipeline(file) if file is not None else Pipeline("sql", log=settings().log)
     given = click.get_current_context().find_root().obj or {}
-    pipeline.log = log_url or given.get("log") or pipeline.log
+    pipeline.log = log_url or given.get("log") or (pipeline.log if pipeline.log_named else settings().log)
     parse_log(pipeline.log)
     pipeline.kafka = pipeline.kafka or settings().kafka
     pipeline.spark = settings().spark | pipeline.spark | ({"spark.master": master} if master else {})

@@ -103,7 +103,7 @@ class Session:
     def _create(self, statement: Statement) -> Said:
         if Reader(statement).skip("CREATE", "PIPELINE") and not self.pipeline.relations:
             before, self.pipeline = self.pipeline, pipeline_of(statement)
-            self.pipeline.log = self._log or self.pipeline.log
+            self.pipeline.log = self._log or (self.pipeline.log if self.pipeline.log_named else before.log)
             self.pipeline.kafka = self.pipeline.kafka or before.kafka
             self.pipeline.spark = before.spark | self.pipeline.spark
             return Said(f"pipeline {self.pipeline.name}", done=True)
