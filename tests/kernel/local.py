@@ -27,7 +27,7 @@ from millstream.kernel.host import Host
 from millstream.kernel.state import segments
 from millstream.kernel.state.store import FOREVER, Memory
 from millstream.kernel.zset import WEIGHT
-from millstream.plan.build import SINK, Chain, Feed
+from millstream.plan.build import DRIVER, Chain, Feed
 from millstream.plan.spec import JoinSpec
 from millstream.scalar.compile import compile_scalar
 
@@ -179,7 +179,7 @@ class Local:
         names = {output.number: output for output in self.chain.outputs}
         net: dict[str, Counter[tuple[Any, ...]]] = defaultdict(Counter)
         for chunk in chunks:
-            assert chunk.stage == SINK
+            assert chunk.stage == DRIVER
             if chunk.kind == Kind.COUNT:
                 self.counts.append(msgspec.msgpack.decode(chunk.data, type=Count))
             elif chunk.kind == Kind.REJECT:
@@ -234,7 +234,7 @@ def retracting(chain: Chain, retract: bool) -> Chain:
     """The chain with every kernel that feeds views alone told whether to take back what it said before."""
     operators = tuple(
         replace(each, spec=replace(each.spec, retract=retract))
-        if all(port.stage == SINK for port in each.ports) and not isinstance(each.spec, JoinSpec)
+        if all(port.stage == DRIVER for port in each.ports) and not isinstance(each.spec, JoinSpec)
         else each
         for each in chain.operators
     )

@@ -28,7 +28,7 @@ from millstream.kernel.exchange.reports import Count
 from millstream.kernel.host import Host
 from millstream.kernel.state.store import NEVER, Memory
 from millstream.log.heartbeat import PREFIX
-from millstream.plan.build import ADMIT, SINK
+from millstream.plan.build import ADMIT, DRIVER
 from millstream.runtime.setup import chain_of
 from millstream.window import tumbling
 
@@ -125,7 +125,7 @@ def facts(chunks: list[Chunk]) -> dict[str, Any]:
             place = chunk.target, chunk.bucket, origin
             marks[place] = max(marks[place], time)
         else:
-            place_of = chunk.kind, chunk.target if chunk.stage != SINK else -chunk.target
+            place_of = chunk.kind, chunk.target if chunk.stage != DRIVER else -chunk.target
             rows[place_of] += from_bytes(chunk.data).rows()
     return {
         "rows": {place: sorted(found, key=repr) for place, found in rows.items()},

@@ -28,7 +28,7 @@ from millstream.kernel.state import segments
 from millstream.kernel.state.store import NEVER, Memory, Meta
 from millstream.kernel.zset import WEIGHT
 from millstream.plan import spec as specs
-from millstream.plan.build import SINK, Chain, Port, ViewPlan, build_chain
+from millstream.plan.build import DRIVER, Chain, Port, ViewPlan, build_chain
 from millstream.relation.nodes import Column, EventTime, Source
 from millstream.relation.properties import natural_key
 from millstream.relation.relation import Relation
@@ -133,7 +133,7 @@ def wide_pairs(rows: int = 1_150, partners: int = 1_000, width: int = 80) -> dic
     kernel = kernel_of(specs.TableJoin("inner", 1, ("a",), ("b",)))
     measure = Measure()
     made = kernel.step(State(Memory(), Meta(), NEVER, NEVER, left.schema, sides=sides), left, right)
-    port = Port(SINK, 1, (("a", "a"), ("b", "b")))
+    port = Port(DRIVER, 1, (("a", "a"), ("b", "b")))
     sizes = [len(each.data) for each in send(made, port)]
     return {"pairs": made.height, "most": max(sizes), "sent": sum(sizes), "grown": measure.grown}
 
@@ -157,7 +157,7 @@ def test_pairs_of_wide_rows_are_refused_by_their_bytes() -> None:
 def test_rows_are_sent_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunk, "PIECE", 1_000)
     rows = pl.DataFrame({"k": range(500), WEIGHT: [1] * 500})
-    for port in (Port(SINK, 1, (("k", "k"),)), Port(1, 1, (("k", "k"),), spread=("k",), buckets=4)):
+    for port in (Port(DRIVER, 1, (("k", "k"),)), Port(1, 1, (("k", "k"),), spread=("k",), buckets=4)):
         sent = list(send(rows, port))
         assert len(sent) >= 8
         assert sorted(value for each in sent for value in from_bytes(each.data)["k"]) == list(range(500))

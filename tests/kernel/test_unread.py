@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from millstream.kernel.exchange.chunk import Chunk, Kind
-from millstream.plan.build import SINK, Chain, ViewPlan, build_chain
+from millstream.plan.build import DRIVER, Chain, ViewPlan, build_chain
 from millstream.relation.nodes import Named, Node, Select, Source, Where
 from tests.kernel.local import Local, Rec
 from tests.kernel.operators.test_aggregate import COLUMNS, EVERYTHING, TYPES, aggregate_of
@@ -79,6 +79,6 @@ def test_what_only_spark_can_compute_of_them_goes_on_to_it() -> None:
 def test_only_ports_of_such_views_change(name: str) -> None:
     before, after = chain(*VIEWS), chain(*VIEWS).unread([name])
     marked = [port for maker in (*after.feeds, *after.operators) for port in maker.ports if port.unread is not None]
-    assert [(port.stage, port.unread.name) for port in marked if port.unread] == [(SINK, name)]
+    assert [(port.stage, port.unread.name) for port in marked if port.unread] == [(DRIVER, name)]
     assert before.unread([]) == before
     assert after.outputs == before.outputs

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from millstream.pipeline import Pipeline
-from millstream.plan.build import ADMIT, SINK, Chain, ViewPlan, build_chain
+from millstream.plan.build import ADMIT, DRIVER, Chain, ViewPlan, build_chain
 from millstream.plan.spec import Changelog, Measure, Reduce
 from millstream.plan.state_layout import difference, layout
 from millstream.relation.nodes import (
@@ -242,7 +242,7 @@ def test_a_stream_that_routes_what_is_late_has_a_side_view_of_all_its_columns() 
     assert (side.name, side.to, side.append, side.key) == ("timed_late", "sqlite:side", True, ())
     assert side.columns == ("k", "g", "v", "at")
     (port,) = [port for port in made.feeds[0].ports if port.late]
-    assert (port.stage, port.target) == (SINK, side.number)
+    assert (port.stage, port.target) == (DRIVER, side.number)
     assert [there for there, _ in port.columns] == list(side.columns)
 
 

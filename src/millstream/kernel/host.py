@@ -28,7 +28,7 @@ from millstream.kernel.schemas import input_frames
 from millstream.kernel.state.fused_step import Shared
 from millstream.kernel.state.store import FOREVER, NEVER, Memory, Meta, Store
 from millstream.kernel.watermarks import Clock
-from millstream.plan.build import ADMIT, SINK, Chain, Operator
+from millstream.plan.build import ADMIT, DRIVER, Chain, Operator
 
 
 @dataclass
@@ -82,7 +82,7 @@ class Host:
             if not waiting[number] and number not in near.reached:
                 continue
             for chunk in self._run_kernel(number, bucket, waiting[number], shared.part(number), near):
-                if chunk.stage != SINK and chunk.target in waiting:
+                if chunk.stage != DRIVER and chunk.target in waiting:
                     waiting[chunk.target].append(chunk)
                 else:
                     yield chunk
@@ -126,7 +126,7 @@ class Host:
                 for port in operator.ports:
                     if made is None:
                         break
-                    if port.stage != SINK and port.target in near.targets:
+                    if port.stage != DRIVER and port.target in near.targets:
                         near.give(made, port)
                     else:
                         yield from send(made, port, bucket)
@@ -142,7 +142,7 @@ class Host:
                     sum(table.bytes for table in tables),
                     sum(table.segments for table in tables),
                 )
-                yield Chunk.own(SINK, target, bucket, Kind.STATE, msgspec.msgpack.encode(held))
+                yield Chunk.own(DRIVER, target, bucket, Kind.STATE, msgspec.msgpack.encode(held))
         meta.mark = after
         if operator.sides > 1:
             meta.sides = afters

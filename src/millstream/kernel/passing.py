@@ -9,7 +9,7 @@ from millstream.kernel.arrow import from_bytes
 from millstream.kernel.exchange.chunk import Chunk, Kind, mark, read_mark
 from millstream.kernel.exchange.send import send
 from millstream.kernel.operators.passthrough import PassKernel
-from millstream.plan.build import SINK, Chain, Operator
+from millstream.plan.build import DRIVER, Chain, Operator
 from millstream.plan.spec import Pass
 
 
@@ -28,7 +28,7 @@ class Passing:
     def on(self, chunks: Iterable[Chunk], bucket: int) -> Iterator[Chunk]:
         """What becomes of chunks that were made in a bucket: those for others as they are, those for operators that pass passed on."""
         for chunk in chunks:
-            if chunk.stage == SINK or chunk.target not in self._kernels:
+            if chunk.stage == DRIVER or chunk.target not in self._kernels:
                 yield chunk
                 continue
             operator, kernel = self._kernels[chunk.target]

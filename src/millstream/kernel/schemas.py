@@ -11,7 +11,7 @@ from millstream.kernel.exchange.chunk import shaped
 from millstream.kernel.kernel import Side, State
 from millstream.kernel.operators.kernel_of import kernel_of
 from millstream.kernel.state.store import NEVER, Memory, Meta
-from millstream.plan.build import ORIGIN, SINK, Chain, Port
+from millstream.plan.build import DRIVER, ORIGIN, Chain, Port
 
 
 def input_frames(chain: Chain, feeds: Mapping[int, pl.Schema]) -> dict[tuple[int, int], pl.DataFrame]:
@@ -32,8 +32,8 @@ def input_frames(chain: Chain, feeds: Mapping[int, pl.Schema]) -> dict[tuple[int
         types = {each.name: feeds[feed.number][each.name] for each in feed.expressions}
         changelog = {ORIGIN[2]: pl.Int64(), "_deleted": pl.Boolean(), "_a": pl.Int64()}
         changelog = changelog if feed.source.kind == "table" else {}
-        reach((port for port in feed.ports if port.stage != SINK), pl.DataFrame(schema={**types, **changelog}))
-        reach((port for port in feed.ports if port.stage == SINK), pl.DataFrame(schema={**types, **origin}))
+        reach((port for port in feed.ports if port.stage != DRIVER), pl.DataFrame(schema={**types, **changelog}))
+        reach((port for port in feed.ports if port.stage == DRIVER), pl.DataFrame(schema={**types, **origin}))
     for operator in sorted(chain.operators, key=lambda each: each.stage):
         frames = [inputs[operator.number, side] for side in range(operator.sides)]
         sides = tuple(Side(NEVER, NEVER, frame.schema) for frame in frames)

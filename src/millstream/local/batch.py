@@ -1,4 +1,4 @@
-"""What lies between a log and a sink, in this process: records decoded, admitted and put through the kernels, stage by stage.
+"""What lies between a log and a store, in this process: records decoded, admitted and put through the kernels, stage by stage.
 
 Only what Spark does between the parts is a loop. Without a session, what only Spark can compute is NeedsSpark, never a guess.
 """
@@ -59,7 +59,7 @@ class Local:
             self.targets = {each.name: target_of(spark, each, raw[each.name]) for each in chain.outputs}
 
     def run(self, log: Log, starts: Offsets, ends: Offsets, stores: Stores) -> list[Chunk]:
-        """Compute a batch of the log; what reaches the sink. ``stores`` hold the state, and then the state after it."""
+        """Compute a batch of the log; what reaches the driver. ``stores`` hold the state, and then the state after it."""
         chunks = [
             chunk
             for topic, found in ends.items()

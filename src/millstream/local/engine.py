@@ -1,4 +1,4 @@
-"""A pipeline run in this process: the real log, chain, admission, kernels and sinks; only what Spark does between them is a loop.
+"""A pipeline run in this process: the real log, chain, admission, kernels and stores; only what Spark does between them is a loop.
 
 A batch goes the way it goes on Spark. What it will read is written down, then it is computed, delivered and its state stored.
 Whoever dies in between begins that batch again, from the state before it, and the ledger says whether it is there already.

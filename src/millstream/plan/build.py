@@ -17,8 +17,8 @@ from typing import TypeAlias
 from millstream.plan import spec as specs
 from millstream.plan.chain import (
     ADMIT,
+    DRIVER,
     ORIGIN,
-    SINK,
     Asked,
     Chain,
     Computed,
@@ -61,7 +61,18 @@ from millstream.relation.nodes import (
 from millstream.relation.predicate import is_arithmetic, kinds_of, never_fails, never_null
 
 __all__ = [
-    "ADMIT", "ORIGIN", "SINK", "Asked", "Chain", "Feed", "Operator", "Output", "Port", "ViewPlan", "build_chain", "micros",
+    "ADMIT",
+    "DRIVER",
+    "ORIGIN",
+    "Asked",
+    "Chain",
+    "Feed",
+    "Operator",
+    "Output",
+    "Port",
+    "ViewPlan",
+    "build_chain",
+    "micros",
 ]  # fmt: skip
 
 
@@ -247,7 +258,7 @@ class _Builder:
         first = len(self.makers)
         ports = {
             maker.number: tuple(
-                replace(port, target=first + port.target) if port.stage == SINK else port for port in maker.ports
+                replace(port, target=first + port.target) if port.stage == DRIVER else port for port in maker.ports
             )
             for maker in self.makers
         }
@@ -480,8 +491,8 @@ class _Builder:
         number = len(self.outputs)
         key = {rows.columns[name] for name in view.key}
         if maker.source is None and (rows.where or not key or key != set(maker.key)):
-            maker.retract = True  # a sink that stores by another key must be told what to remove
-        port = Port(SINK, number, ())
+            maker.retract = True  # a store that has another key must be told what to remove
+        port = Port(DRIVER, number, ())
         texts = [rows.columns[name] for name in names]
         sides = maker.sides
         if maker.feed is None and not (sides and _held(sides, texts, rows)):
@@ -503,7 +514,7 @@ class _Builder:
         """The side table of a stream with ``late="route"``: every column of what came too late."""
         names = output_columns(source)
         number = len(self.outputs)
-        port = Port(SINK, number, (), late=True)
+        port = Port(DRIVER, number, (), late=True)
         self._connect(_Rows(maker, {}), port, {name: expression.quote(name) for name in names})
         select = tuple(Named(name, name) for name in names)
         # What came too late is a dead letter already, and its side table has no definition to say otherwise.

@@ -17,8 +17,8 @@ from millstream.relation.nodes import Emit, Named, Node, Policy, Source
 ADMIT = 0
 """The stage of admission; kernels come after it."""
 
-SINK = 1_000
-"""The stage of what goes to the sink: later than any kernel's."""
+DRIVER = 1_000
+"""The stage of what goes to the driver: later than any kernel's."""
 
 ORIGIN = ("_topic", "_partition", "_offset")
 """Where a row of an append-only view comes from; its identity."""
@@ -171,7 +171,7 @@ class Operator:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A view as the sink gets it: raw columns from the chain, then scalar expressions, then a table with a key."""
+    """A view as its store gets it: raw columns from the chain, then scalar expressions, then a table with a key."""
 
     number: int
     name: str
@@ -224,7 +224,7 @@ class Chain:
         for port in ports:
             if column is not None and column != port.keep and column not in (here for _, here in port.columns):
                 continue
-            if port.stage == SINK:
+            if port.stage == DRIVER:
                 yield from (output.name for output in self.outputs if output.number == port.target)
             else:
                 operator = next(each for each in self.operators if each.number == port.target)

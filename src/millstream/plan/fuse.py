@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from millstream.plan import spec as specs
-from millstream.plan.chain import ADMIT, SINK, Chain, Feed, Operator, Port
+from millstream.plan.chain import ADMIT, DRIVER, Chain, Feed, Operator, Port
 from millstream.plan.lineage import Lineage
 
 
@@ -210,7 +210,7 @@ class _Steps:
         return tuple(self._port(maker.number, port) for port in maker.ports)
 
     def _port(self, maker: int, port: Port) -> Port:
-        if port.stage == SINK:
+        if port.stage == DRIVER:
             return port
         port = replace(port, stage=self.stages[port.target])
         step = self.steps.get(port.target)

@@ -52,7 +52,7 @@ class Horizon:
 class Reduce:
     """One row for each group. Spans are microseconds; ``size`` None means no window; with ``every`` windows overlap.
 
-    ``retract`` says whether −before goes along with +after; a sink that stores by key does not need it.
+    ``retract`` says whether −before goes along with +after; a store that goes by key does not need it.
     ``insert_only`` says that nothing is ever taken back from the input, so the best of each group may stand for the rest.
     With a ``horizon``, whose time is one of the keys, a group is forgotten when it can change no more.
     """

@@ -81,7 +81,7 @@ class BatchResult:
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """A range as it reaches the sink: each view's changes with their weights, and all that came with them."""
+    """A range as it reaches the driver: each view's changes with their weights, and all that came with them."""
 
     arrived: Arrived
     changes: Mapping[str, pa.Table]

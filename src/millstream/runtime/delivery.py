@@ -1,4 +1,4 @@
-"""Delivery: what Spark's micro-batch computed becomes one transaction in each sink.
+"""Delivery: what Spark's micro-batch computed becomes one transaction in each store.
 
 Called by ``foreachBatch``. The whole frame is collected by exactly one action, also when the batch is there already: Spark
 commits state only from tasks that ran. Scalar expressions above the last kernel are Spark SQL and run over what was collected;
@@ -116,7 +116,7 @@ class Delivered:
 
 
 class Delivery:
-    """Writes batches of one pipeline, in order, to its sinks."""
+    """Writes batches of one pipeline, in order, to its stores, and before that to its sinks."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class Delivery:
         return self.commit(chunks_of(frame), batch, planned, began)
 
     def commit(self, chunks: Iterable[Chunk], batch: int, planned: Planned, began: float) -> Delivered:
-        """Commit what reached the sink; the batch began at that time of the monotonic clock, and was planned to end there."""
+        """Commit what reached the driver; the batch began at that time of the monotonic clock, and was planned to end there."""
         arrived = unpack(self.chain, chunks)
         self.position.advance(arrived)
         tables = {
@@ -248,14 +248,14 @@ def _finished_by_spark(spark: SparkSession, output: Output, rows: pa.Table) -> p
 
 
 def rejects_table(arrived: Arrived) -> pa.Table:
-    """The rejects of a batch, as a sink takes them."""
+    """The rejects of a batch, as a store takes them."""
     if not arrived.rejects:
         return REJECTS.empty_table()
     return pl.concat(arrived.rejects).to_arrow().cast(REJECTS)
 
 
 def counts_table(arrived: Arrived) -> pa.Table:
-    """The counts of a batch, as a sink takes them."""
+    """The counts of a batch, as a store takes them."""
     rows = [
         {
             "topic": count.topic,

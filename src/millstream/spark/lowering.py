@@ -89,7 +89,7 @@ def decode(records: DataFrame, chain: Chain, pipeline: str) -> DataFrame:
 
 
 def staged(decoded: DataFrame, host: Host) -> DataFrame:
-    """Pack what is decoded, and run all stages over it: the chunks that reach the sink."""
+    """Pack what is decoded, and run all stages over it: the chunks that reach the driver."""
     frame = stages.pack(decoded, host)
     for number in host.chain.stages:
         frame = stages.stage(frame, host, number)

@@ -1,6 +1,6 @@
 """A trial of a pipeline: feed rows, let time go on, crash, look at the views. No broker, no Spark, milliseconds.
 
-What runs is :mod:`millstream.local.engine`: the log, chain, admission, kernels and sinks of a real run, in a folder that goes
+What runs is :mod:`millstream.local.engine`: the log, chain, admission, kernels and stores of a real run, in a folder that goes
 when the trial ends. Time is the trial's own: it stands at the newest event so far, and goes on only by what is fed and said.
 """
 

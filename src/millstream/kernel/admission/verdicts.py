@@ -17,7 +17,7 @@ from millstream.kernel.exchange.reports import Count
 from millstream.kernel.exchange.send import send
 from millstream.kernel.state.store import FOREVER, NEVER
 from millstream.kernel.watermarks import steps_of
-from millstream.plan.build import ORIGIN, SINK, Feed, micros
+from millstream.plan.build import DRIVER, ORIGIN, Feed, micros
 
 ADMITTED, LATE, DUPLICATE, FUTURE, MALFORMED, HEARTBEAT = range(6)
 REASONS = ("admitted", "late", "duplicate", "future", "malformed", "heartbeat")
@@ -68,7 +68,7 @@ def judge(feed: Feed, rows: pl.DataFrame, watermark: int, seen: npt.NDArray[np.i
 
 
 def outcome(feed: Feed, partition: int, rows: pl.DataFrame, verdicts: Verdicts) -> Iterator[Chunk]:
-    """Send judged rows where they belong, rejects and counts to the sink."""
+    """Send judged rows where they belong, rejects and counts to the driver."""
     codes, source = verdicts.codes, feed.source
     counts = np.bincount(codes, minlength=len(REASONS))
     rows = rows.with_columns(
@@ -84,13 +84,13 @@ def outcome(feed: Feed, partition: int, rows: pl.DataFrame, verdicts: Verdicts) 
             if late is not None:
                 yield from send(late, port, partition)
         else:
-            yield from send(good if port.stage == SINK else bare, port, partition)
+            yield from send(good if port.stage == DRIVER else bare, port, partition)
     if feed.clocks and (steps := steps_of(rows["_a"].to_numpy(), verdicts.met, verdicts.watermark)).marks.size:
         for port in feed.clocks:
             yield from tell(f"{feed.number}:{partition}", steps, port)
     refused = (codes != ADMITTED) & (codes != HEARTBEAT)
     if refused.any():
-        yield Chunk.own(SINK, feed.number, partition, Kind.REJECT, to_bytes(_rejects(rows, verdicts, refused)))
+        yield Chunk.own(DRIVER, feed.number, partition, Kind.REJECT, to_bytes(_rejects(rows, verdicts, refused)))
     wild = (
         int((rows["_wild"].fill_null(False).to_numpy() & (codes != HEARTBEAT)).sum()) if "_wild" in rows.columns else 0
     )
@@ -109,7 +109,7 @@ def outcome(feed: Feed, partition: int, rows: pl.DataFrame, verdicts: Verdicts) 
         watermark=verdicts.watermark if verdicts.watermark > NEVER else None,
         appended=int(rows.filter(codes != HEARTBEAT)["_a"].max()) if counts[HEARTBEAT] < len(codes) else None,  # type: ignore[arg-type]
     )
-    yield Chunk.own(SINK, feed.number, partition, Kind.COUNT, msgspec.msgpack.encode(count))
+    yield Chunk.own(DRIVER, feed.number, partition, Kind.COUNT, msgspec.msgpack.encode(count))
 
 
 def _rejects(rows: pl.DataFrame, verdicts: Verdicts, refused: npt.NDArray[np.bool_]) -> pl.DataFrame:

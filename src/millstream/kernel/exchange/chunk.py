@@ -21,7 +21,7 @@ from millstream.kernel.exchange.bucket_labels import labels
 from millstream.kernel.exchange.projection import compiled
 from millstream.kernel.state.hash import hash_columns
 from millstream.kernel.zset import WEIGHT
-from millstream.plan.build import SINK, Port
+from millstream.plan.build import DRIVER, Port
 from millstream.plan.chain import Computed
 
 PIECE = 16 << 20
@@ -73,10 +73,10 @@ class Chunk(NamedTuple):
 
 
 def cut(rows: pl.DataFrame, port: Port, kind: Kind, bucket: int = 0) -> Iterator[Chunk]:
-    """Pack rows for whoever takes them, cut by bucket. What goes to the sink stays in the sender's ``bucket``."""
+    """Pack rows for whoever takes them, cut by bucket. What goes to the driver stays in the sender's ``bucket``."""
     named = labels(port.leader, port.buckets, port.tasks)
     for piece in pieces(rows):
-        if port.stage == SINK:
+        if port.stage == DRIVER:
             yield Chunk.own(port.stage, port.target, bucket, kind, to_bytes(piece))
             continue
         if port.buckets == 1 or not port.spread:

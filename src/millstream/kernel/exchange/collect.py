@@ -17,7 +17,7 @@ from millstream.plan.build import Chain
 
 @dataclass
 class Arrived:
-    """One batch at the sink; ``changes`` are raw columns and a weight, for each view that changed."""
+    """One batch in the driver; ``changes`` are raw columns and a weight, for each view that changed."""
 
     changes: dict[str, pl.DataFrame] = field(default_factory=dict)
     rejects: list[pl.DataFrame] = field(default_factory=list)

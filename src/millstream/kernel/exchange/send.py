@@ -18,7 +18,7 @@ from millstream.plan.chain import Output, Port
 def send(rows: pl.DataFrame, port: Port, bucket: int = 0) -> Iterator[Chunk]:
     """Pack rows for whoever takes them: those to keep, the columns they want; sums in their place where that is enough and less.
 
-    What goes to the sink stays in the sender's ``bucket``. What nobody gets is computed, and sent only where that takes Spark.
+    What goes to the driver stays in the sender's ``bucket``. What nobody gets is computed, and sent only where that takes Spark.
     """
     rows, kind = shaped(rows, port), SIDES[port.side]
     if port.unread is not None and _is_finished(rows, port.unread):
