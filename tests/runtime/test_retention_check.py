@@ -106,7 +106,7 @@ def test_a_table_that_forgets_before_the_stream_is_refused_with_what_to_do(log: 
         error = outcome(log, pipeline(log.url, tmp_path, (clicks, users)))
         assert error is not None, label
         assert "view by_country: " in error.message, label
-        assert "test_history.py:" in error.message, label
+        assert "test_retention_check.py:" in error.message, label
         assert said in error.message, (label, error.message)
         assert f"`millstream topics alter {users} {hint}`" in error.hint, (label, error.hint)
         assert outcome(log, pipeline(log.url, tmp_path, (clicks, users), latest=True)) is None, label

@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from millstream.spark.preload import MODULES, Preload
 from tests.mounted import mounted
+from tests.waiting import until
 
 FORKED = "millstream/spark/preload.py"
 RUNNER = MODULES[1]
@@ -103,6 +104,29 @@ def test_a_fork_has_the_environment_and_the_files_of_its_caller_and_ends_when_it
             daemon.send_signal(signal.SIGTERM)
         assert daemon.wait(30) == 1  # so the daemon of Spark always ends
         assert daemon.stdout.read() == b"", "nobody is left to write to it"
+
+
+def test_a_worker_whose_query_was_stopped_ends_without_a_word(preload: Preload, tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    with said.open("wb") as errors:
+        daemon = subprocess.Popen(
+            [preload.python, "-m", "pyspark.daemon", "pyspark.sql.worker.analyze_udtf"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            env=environment(PYTHON_UNIX_DOMAIN_ENABLED="false", PYTHON_WORKER_FACTORY_SECRET="no secret"),
+            start_new_session=True,
+        )
+        assert daemon.stdin is not None
+        assert daemon.stdout is not None
+        port = int.from_bytes(daemon.stdout.read(4), "big")
+        with socket.create_connection(("127.0.0.1", port)) as asked:
+            worker = int.from_bytes(asked.recv(4), "big")
+        until(lambda: not Path(f"/proc/{worker}").exists(), what="the end of the worker")
+        daemon.stdin.close()
+        daemon.wait(30)
+        daemon.stdout.close()
+    assert said.read_text() == ""
 
 
 def test_a_caller_that_says_nothing_does_not_stop_the_others_for_ever(preload: Preload) -> None:

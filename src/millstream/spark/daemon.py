@@ -8,36 +8,23 @@ collector, which Spark runs after every task; within one it need not come every 
 from __future__ import annotations
 
 import gc
-import socket
 
 import pandas  # noqa: F401  (Arrow looks for it as soon as it makes an array)
 import pyarrow.compute  # noqa: F401
-import pyspark.daemon
-import pyspark.worker
+import pyspark.worker  # noqa: F401
 from pyspark.sql.streaming import stateful_processor_util  # noqa: F401
 from pyspark.sql.streaming.proto import StateMessage_pb2  # noqa: F401
 
 from millstream.decode import decoder  # noqa: F401
 from millstream.kernel import host  # noqa: F401
 from millstream.spark import (
+    quiet_daemon,
     source,  # noqa: F401
     stages,  # noqa: F401
 )
 
-_worker = pyspark.daemon.worker
-
-
-def _end_quietly(sock: socket.socket, authenticated: bool) -> int:
-    """A worker whose query was stopped finds nobody to write to: that is no news, and Spark would print the stack."""
-    try:
-        return _worker(sock, authenticated)
-    except BrokenPipeError:
-        return 1
-
-
 if __name__ == "__main__":
-    pyspark.daemon.worker = _end_quietly
     gc.collect()
     gc.freeze()
     gc.set_threshold(200_000, 50, 100)
-    pyspark.daemon.manager()
+    quiet_daemon.manager()

@@ -29,13 +29,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from millstream.spark import python_shim
+from millstream.spark import python_shim, quiet_daemon
 
+_DAEMON = "pyspark.daemon"
+"""Of Spark's planner; here it runs as :mod:`millstream.spark.quiet_daemon`."""
 MODULES = (
     "millstream.spark.daemon",
     "pyspark.sql.streaming.python_streaming_source_runner",
     "pyspark.sql.streaming.transform_with_state_driver_worker",
-    "pyspark.daemon",
+    _DAEMON,
 )
 """What Spark runs with ``python -m``. A call of anything else is not for us."""
 
@@ -144,7 +146,10 @@ def become(call: Call) -> None:
     code = 1
     try:
         call.caller.sendall(os.getpid().to_bytes(4))
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        if module == _DAEMON:
+            quiet_daemon.manager()
+        else:
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
         code = 0
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
@@ -159,7 +164,7 @@ def main(server: socket.socket) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for our owner, and Spark's Python ignores it too
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     environment = dict(os.environ)  # before any module changes it
-    for name in MODULES:
+    for name in set(MODULES) - {_DAEMON}:
         importlib.import_module(name)
         del sys.modules[name]  # it will be __main__
     gc.collect()

@@ -91,6 +91,7 @@ def test_a_broker_that_is_killed_and_comes_back_loses_and_doubles_nothing() -> N
                     until(lambda: producer.counters.sent > 0)
                     broker.kill()
                 if i == 200:
+                    until(lambda: producer.counters.retried > 0, timeout=120)  # the producer has met the end of it
                     broker.start()
             producer.flush(120)
         assert producer.counters.retried > 0
