@@ -27,6 +27,7 @@ import pytest
 
 from millstream import errors
 from millstream.config import Settings
+from millstream.log import open_log
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -118,6 +119,12 @@ def test_every_block_of_a_page_runs(
     found = [block for block in blocks(page) if block.skip is None]
     if any(block.kind == "python" for block in found):
         request.getfixturevalue("spark")  # a page that wants a session, said or not, is given this one
+    if any("kafka://" in block.text for block in found):  # as for its reader: nobody has made these topics before
+        with open_log(request.getfixturevalue("kafka").url) as log:
+            for topic in {each.name for each in log.topics()} & {
+                name for block in found for name in re.findall(r'"([\w.-]+)"', block.text)
+            }:
+                log.delete_topic(topic)
     namespace: dict[str, object] = {"__name__": "__page__"}
     printed: str | None = None
     for block in found:
