@@ -14,7 +14,6 @@ from millstream.address import NOWHERE
 from millstream.explain import describe, retention
 from millstream.explain.report import Arrow, Explanation, Runs, Step, ViewStep
 from millstream.explain.wording import Wording
-from millstream.log.capabilities import capabilities_of
 from millstream.plan.build import build_chain
 from millstream.plan.chain import ADMIT, Chain, Feed, Operator, Output, Port, ViewPlan
 from millstream.plan.growth import growth
@@ -51,7 +50,7 @@ def explain(pipeline: Defined) -> Explanation:
         ViewPlan(view.name, view.node, view.to, view.emit, view.key, kept=view.kept) for view in pipeline.views.values()
     ]
     chain = build_chain(views, buckets=pipeline.buckets, to=pipeline.to)
-    return explain_chain(pipeline.name, replace(chain, early=capabilities_of(pipeline.log).early_admission))
+    return explain_chain(pipeline.name, replace(chain, early=True))
 
 
 def explain_chain(name: str, chain: Chain) -> Explanation:

@@ -16,16 +16,14 @@ class Capabilities:
 
     local_file: bool
     """The log is a file of this machine: it answers at once, and is not away for a while."""
-    early_admission: bool
-    """Offsets are ours, without gaps, so records can be admitted where they are read."""
     maintains: bool
     """Retention and compaction happen when they are asked for; otherwise brokers do that in their own time."""
     sequences_expire: bool
     """The number of a producer that appends nothing for long is forgotten."""
 
 
-EMBEDDED = Capabilities(local_file=True, early_admission=True, maintains=True, sequences_expire=False)
-KAFKA = Capabilities(local_file=False, early_admission=False, maintains=False, sequences_expire=True)
+EMBEDDED = Capabilities(local_file=True, maintains=True, sequences_expire=False)
+KAFKA = Capabilities(local_file=False, maintains=False, sequences_expire=True)
 
 
 def capabilities_of(address: str) -> Capabilities:

@@ -6,6 +6,7 @@ checkpoint that is gone while the ledger is there, or the other way round, is an
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import uuid
 from collections.abc import Collection, Mapping, Sequence
@@ -18,11 +19,11 @@ import msgspec
 from millstream.address import parse_address
 from millstream.durable import replace_file, unfinished_file
 from millstream.errors import CheckpointMismatch, ConfigError
-from millstream.log.capabilities import capabilities_of
 from millstream.pipeline import Pipeline
 from millstream.plan.build import Chain
 from millstream.plan.state_layout import difference, kernels, layout
 from millstream.runtime.offset_log import newest_finished
+from millstream.spark import private_folder
 from millstream.store import Entry
 
 spark_version = version("pyspark")
@@ -228,22 +229,23 @@ def renumber(folder: Path, epoch: int) -> None:
         _write(identity_of(folder), msgspec.structs.replace(found, epoch=max(epoch, found.epoch)))
 
 
-def is_early(folder: Path, pipeline: Pipeline) -> bool:
-    """Whether streams are admitted where they are read: as the checkpoint was made, and if it is new, where the log allows it."""
+def is_early(folder: Path) -> bool:
+    """Whether streams are admitted where they are read: all are, but those of a checkpoint that was made otherwise."""
     found = read_checkpoint(folder)
-    return capabilities_of(pipeline.log).early_admission and (found is None or found.early)
+    return found is None or found.early
 
 
 def watermarks_of(folder: Path) -> Path:
-    """The file by which the source of a stream learns the watermarks after a batch; the ledger has them for good."""
-    return folder / "watermarks.json"
+    """The file by which the source of a stream learns the watermarks after a batch; this process has it for itself, the ledger for good."""
+    return private_folder.folder("watermarks") / hashlib.sha256(bytes(folder.absolute())).hexdigest()
 
 
 def write_watermarks(folder: Path, found: Mapping[str, Mapping[int, int]]) -> None:
     """Tell the source how far each partition's time has come."""
-    with NamedTemporaryFile(dir=folder, delete=False) as file:  # for its owner alone, as the source wants it
+    path = watermarks_of(folder)
+    with NamedTemporaryFile(dir=path.parent, delete=False) as file:
         file.write(msgspec.json.encode(found))
-    Path(file.name).rename(watermarks_of(folder))  # not durable, as it is written anew at every start
+    Path(file.name).rename(path)  # not durable, as it is written anew at every start
 
 
 def identity_of(folder: Path) -> Path:

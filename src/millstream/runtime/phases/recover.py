@@ -76,7 +76,7 @@ def recover(stack: ExitStack, course: Course, claimed: Claimed, given: SparkSess
     starts = {topic: {p: bound.start for p, bound in found.items()} for topic, found in claimed.bounds.items()}
     last = newest_entry(pipeline.name, lasts)
     topics = ids_of(claimed.log, claimed.bounds)
-    early = is_early(folder, pipeline)
+    early = is_early(folder)
     chain = replace(claimed.chain, early=early)
     tasks = spark.sparkContext.defaultParallelism
     checkpoint = open_checkpoint(folder, pipeline, chain, starts, last, tasks, claimed.epoch, topics)
