@@ -129,7 +129,7 @@ def test_every_block_of_a_page_runs(
     printed: str | None = None
     for block in found:
         text = block.text
-        if block.kind in ("python", "console") and "kafka://" in text:
+        if block.kind in ("python", "console") and "localhost:9092" in text:
             text = text.replace("localhost:9092", request.getfixturevalue("kafka").bootstrap)
         if block.kind in ("python", "console") and "shop@localhost/shop" in text:
             server = request.getfixturevalue("postgres").address.removeprefix("postgresql://")

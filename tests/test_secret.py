@@ -18,10 +18,10 @@ from millstream.cli.output import opened_pipeline
 from millstream.config import Settings, load
 from millstream.errors import MillstreamError, SinkUnavailable
 from millstream.log import open_log
+from millstream.log.kafka.names import java_settings
 from millstream.pipeline import Pipeline
 from millstream.secret import is_secret, redact, redacted
 from millstream.sink.redis import RedisSink
-from millstream.spark.read import java_settings
 from millstream.spark.session import spark_session
 from millstream.sql.statement import load_script
 

@@ -20,9 +20,10 @@ from millstream.log import open_log
 from millstream.log.archive import Archive
 from millstream.log.contract import Log, TopicSettings
 from millstream.log.embedded.engine import SqliteLog
+from millstream.log.kafka.names import java_settings
 from millstream.log.lag import group_lag
 from millstream.spark.options import Options
-from millstream.spark.read import COLUMNS, java_settings, read_batch, read_stream
+from millstream.spark.read import COLUMNS, read_batch, read_stream
 from millstream.spark.source import StreamReader, cut
 from tests.contracts.log import name, read_all
 from tests.waiting import until

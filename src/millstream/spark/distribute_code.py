@@ -28,7 +28,7 @@ MATCHED = ("polars", "pyarrow", "msgspec", "confluent-kafka")
 """Libraries that read the log, or hold or write what is kept between batches: of one version everywhere."""
 
 _HINT = "give every worker the environment of the driver, see docs/cluster.md; PYSPARK_PYTHON names its Python"
-_PACKAGES = ("millstream", "pyspark_millstream")
+_PACKAGES = ("millstream", "pyspark_millstream", "pyspark_millstream_kafka")
 Facts: TypeAlias = dict[str, str]
 
 

@@ -20,7 +20,7 @@ from millstream.event import TopicPartition
 from millstream.log import open_log
 from millstream.log.archive import Archive
 from millstream.log.contract import TIME_HEADER, Log, Start, start_offsets
-from millstream.secret import check_settings, resolve
+from millstream.log.kafka.names import java_settings
 from millstream.spark.source import MillstreamSource
 
 if TYPE_CHECKING:
@@ -183,28 +183,6 @@ def kafka_options(log: LogAddress, settings: Mapping[str, str]) -> dict[str, str
 
 def _kafka(reader: Any, log: LogAddress, topics: Sequence[str], settings: Mapping[str, str]) -> Any:
     return reader.options(subscribe=",".join(topics), **kafka_options(log, settings))
-
-
-def java_settings(settings: Mapping[str, str]) -> dict[str, str]:
-    """Client settings as Kafka's Java client, which Spark uses, calls them; secrets are resolved here.
-
-    >>> java_settings({"security.protocol": "SASL_SSL", "sasl.mechanisms": "PLAIN"})
-    {'security.protocol': 'SASL_SSL', 'sasl.mechanism': 'PLAIN'}
-    """
-    check_settings(settings, "kafka.")
-    known = {name: resolve(value) for name, value in settings.items()}
-    user, password = known.pop("sasl.username", None), known.pop("sasl.password", None)
-    if "sasl.mechanisms" in known:
-        known["sasl.mechanism"] = known.pop("sasl.mechanisms")
-    if user is not None and password is not None:
-        scram = known.get("sasl.mechanism", "PLAIN").startswith("SCRAM")
-        module = "scram.ScramLoginModule" if scram else "plain.PlainLoginModule"
-        quoted = {"username": user, "password": password}
-        fields = " ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in quoted.items())
-        known["sasl.jaas.config"] = f"org.apache.kafka.common.security.{module} required {fields};"
-    if "ssl.ca.location" in known:
-        known["ssl.truststore.location"], known["ssl.truststore.type"] = known.pop("ssl.ca.location"), "PEM"
-    return known
 
 
 class _Progress(StreamingQueryListener):
