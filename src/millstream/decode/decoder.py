@@ -100,6 +100,15 @@ class Decoder:
         return any(isinstance(feed, FeedDecoder) for feed in self.feeds.values())
 
     @property
+    def types(self) -> dict[int, pl.Schema]:
+        """The types of each feed's expressions, where it computes all of them; as Spark has them."""
+        return {
+            each.feed.number: pl.Schema({made.name: each.compiled[made.name].dtype for made in each.feed.expressions})
+            for each in self.feeds.values()
+            if isinstance(each, FeedDecoder)
+        }
+
+    @property
     def reserved(self) -> bytes:
         """How keys begin that must be looked at: it may be a heartbeat, which only Spark reads."""
         return PREFIX

@@ -8,11 +8,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from millstream.address import parse_log
+from millstream.kernel.host import Host
 from millstream.kernel.schemas import raw_schemas
 from millstream.pipeline import Pipeline
 from millstream.plan.build import Chain, ViewPlan, build_chain
 from millstream.runtime.analysis_errors import analysed
 from millstream.runtime.delivery import target_of
+from millstream.spark import fast_path
 from millstream.spark.distribute_code import ship
 from millstream.spark.lowering import decode, feed_types
 from millstream.spark.session import SETTINGS, is_one_process, require, spark_session
@@ -75,11 +77,18 @@ def empty_records(spark: SparkSession) -> Any:
 
 
 def check_expressions(spark: SparkSession, pipeline: Pipeline, chain: Chain) -> None:
-    """Let Spark look at all expressions, over no records: what it does not know is refused before anything is made or removed."""
+    """Let Spark look at expressions, over no records: what it does not know is refused before anything is made or removed.
+
+    Those that the decoder computes itself are known, with their types.
+    """
+    decoder = fast_path.decoder_for(spark, Host(chain, {}))
+    known = decoder.types if decoder is not None else {}
+    rest = replace(chain, feeds=tuple(feed for feed in chain.feeds if feed.number not in known))
     with our_settings(spark, spark.sparkContext.defaultParallelism):
-        with analysed(spark, pipeline.views.values()):
-            types = feed_types(decode(empty_records(spark), chain, pipeline.name), chain)
-        targets_of(spark, pipeline, chain, types)
+        if rest.feeds:
+            with analysed(spark, pipeline.views.values()):
+                known = {**known, **feed_types(decode(empty_records(spark), rest, pipeline.name), rest)}
+        targets_of(spark, pipeline, chain, known)
 
 
 @contextmanager
