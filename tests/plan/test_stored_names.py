@@ -120,8 +120,8 @@ def test_there_is_a_definition_of_every_kind_of_node_and_kernel() -> None:
 
 
 def stored_classes(module: ModuleType) -> list[Any]:
-    """The classes of a module that get into what is stored; a place never does."""
-    found = [each for each in vars(module).values() if isinstance(each, type) and each.__module__ == module.__name__]
+    """The classes that a module has for others, where they get into what is stored; a place never does."""
+    found = [vars(module)[name] for name in module.__all__ if isinstance(vars(module)[name], type)]
     return [each for each in found if is_dataclass(each) and each is not Place]
 
 

@@ -11,6 +11,27 @@ from typing import Any, ClassVar, TypeAlias
 
 from millstream.relation.nodes import Column, Emit, Function, How, Look, Ties
 
+__all__ = [
+    "AsOfJoin",
+    "Changelog",
+    "Deduplicate",
+    "Groups",
+    "Hold",
+    "Horizon",
+    "IntervalJoin",
+    "JoinSpec",
+    "LatestJoin",
+    "Measure",
+    "Order",
+    "Over",
+    "Pass",
+    "Reduce",
+    "Session",
+    "Spec",
+    "TableJoin",
+    "Top",
+]
+
 
 @dataclass(frozen=True, slots=True)
 class Changelog:

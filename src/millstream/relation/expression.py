@@ -15,8 +15,8 @@ from functools import lru_cache
 from sqlglot import ParseError, Token, TokenError, TokenType, exp, parse_one
 
 from millstream.errors import PlanError
+from millstream.relation.clauses import META_COLUMNS, Aggregation, Function, Named, Ordering
 from millstream.relation.foreign_names import meant_aggregate, meant_text
-from millstream.relation.nodes import META_COLUMNS, Aggregation, Function, Named, Ordering
 from millstream.relation.schema import DIALECT, tokens_of
 
 

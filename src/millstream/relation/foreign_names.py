@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 from typing import Any, Literal, TypeAlias, get_args
 
-from millstream.relation.nodes import How
+from millstream.relation.clauses import How
 
 _METHODS = {
     **dict.fromkeys(("groupBy", "groupby"), "group_by(…).agg(…)"),

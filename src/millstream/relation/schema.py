@@ -15,8 +15,8 @@ from functools import lru_cache
 from sqlglot import Token, TokenError, TokenType, tokenize
 
 from millstream.errors import PlanError
+from millstream.relation.clauses import WINDOW_COLUMNS, Column
 from millstream.relation.foreign_names import meant_type, not_of_columns
-from millstream.relation.nodes import WINDOW_COLUMNS, Column
 
 DIALECT = "databricks"
 

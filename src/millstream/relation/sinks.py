@@ -9,7 +9,7 @@ from urllib.parse import parse_qs
 
 from millstream.address import parse_log, parse_redis
 from millstream.errors import ConfigError, PlanError
-from millstream.relation.nodes import Place, Policy
+from millstream.relation.clauses import Place, Policy
 from millstream.relation.source import either
 from millstream.secret import check_address, redacted
 

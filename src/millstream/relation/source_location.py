@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from millstream.errors import ConfigError, PlanError
-from millstream.relation.nodes import Place
+from millstream.relation.clauses import Place
 
 _PACKAGE = str(Path(__file__).parent.parent) + os.sep
 
