@@ -35,7 +35,7 @@ from millstream.plan.pushdown import pushed
 from millstream.plan.select_kernel import Laid, OneInput, bounds, hold, lay
 from millstream.plan.spec import AsOfJoin, Changelog, Horizon, IntervalJoin, JoinSpec, LatestJoin, Spec, TableJoin
 from millstream.plan.watermarks import clocked
-from millstream.relation import expression, properties
+from millstream.relation import expression
 from millstream.relation.nodes import (
     META_COLUMNS,
     Aggregate,
@@ -58,6 +58,7 @@ from millstream.relation.nodes import (
     output_columns,
     sources_of,
 )
+from millstream.relation.operators.contract import lateness
 from millstream.relation.predicate import is_arithmetic, kinds_of, never_fails, never_null
 
 __all__ = [
@@ -366,7 +367,7 @@ class _Builder:
         if known is not None:
             return known
         below = inputs_of(node)
-        early = isinstance(node, Top) and properties.windows_below(node) is not None
+        early = isinstance(node, Top) and node.windows_below() is not None
         inputs = [self._rows(each, emit, early=early) for each in below]
         laid = lay(node, emit, all(rows.maker.insert_only for rows in inputs))
         return self._kernel(node, emit, emit, laid, below, inputs)
@@ -377,8 +378,8 @@ class _Builder:
         """A kernel that does what was laid, over the rows of these relations."""
         maker = self._make(node, role, max(rows.maker.stage for rows in inputs) + 1)
         maker.inputs = tuple(dict.fromkeys(rows.maker.number for rows in inputs))
-        maker.spec, maker.key = laid.spec, properties.natural_key(node)
-        maker.insert_only = properties.is_insert_only(node, emit)
+        maker.spec, maker.key = laid.spec, node.natural_key()
+        maker.insert_only = node.is_insert_only(emit)
         names = output_columns(below[0])
         for each, rows in zip(below, inputs, strict=True):
             columns = rows.columns
@@ -403,15 +404,15 @@ class _Builder:
         right = self._rows(node.right, emit, as_said=bool(node.as_of))
         maker = self._make(node, emit, max(left.maker.stage, right.maker.stage) + 1)
         maker.inputs, maker.sides = (left.maker.number, right.maker.number), _Sides(node, (left, right), self.windows)
-        maker.key, maker.insert_only = properties.natural_key(node), properties.is_insert_only(node, emit)
+        maker.key, maker.insert_only = node.natural_key(), node.is_insert_only(emit)
         left.maker.retract = right.maker.retract = True
-        met = next(iter(properties.meetings(node).items()), None)
+        met = next(iter(node.meetings().items()), None)
         horizon = Horizon(f"_k{met[0]}", micros(met[1])) if met else None
         grows = node.how == "inner" and left.maker.insert_only and right.maker.insert_only
         maker.spec = TableJoin(node.how, len(node.on), (), (), horizon, grows)  # columns are known at the end
         if node.within:
             low, high = map(micros, node.within)
-            late = micros(properties.lateness(node.left)), micros(properties.lateness(node.right))
+            late = micros(lateness(node.left)), micros(lateness(node.right))
             maker.spec = IntervalJoin(node.how, len(node.on), (), (), low, high, late)
             # A row that comes on one side makes rows with the time of the other.
             maker.hold = (-low, 0) if node.how == "right" else (0, high)
@@ -420,7 +421,7 @@ class _Builder:
             maker.spec = LatestJoin(node.how, len(node.on), (), ())
         if node.as_of:
             delay = max(source.time.delay for source in sources_of(node.left) if source.time)
-            maker.spec = AsOfJoin(node.how, len(node.on), (), (), micros(delay), micros(properties.lateness(node)))
+            maker.spec = AsOfJoin(node.how, len(node.on), (), (), micros(delay), micros(lateness(node)))
         return maker
 
     def _feed_join(self, maker: _Maker, sides: _Sides) -> None:
@@ -432,7 +433,7 @@ class _Builder:
             wanted = {key: expression.substitute(text, rows.columns) for key, text in zip(keys, texts, strict=True)}
             wanted |= {name: text for (text, _), name in sides.wanted[side].items()}
             guards = {name: guard for (_, guard), name in sides.wanted[side].items()}
-            timed = properties.event_time(below)
+            timed = below.event_time()
             marks = bool(timed) and (not node.latest or any(port.marks for port in maker.ports))
             if isinstance(maker.spec, TableJoin):
                 marks = maker.spec.horizon is not None

@@ -11,7 +11,7 @@ from datetime import timedelta
 
 from millstream.plan import spec as specs
 from millstream.plan.chain import WindowBound, micros
-from millstream.relation import expression, properties
+from millstream.relation import expression
 from millstream.relation.nodes import (
     WINDOW_COLUMNS,
     Aggregate,
@@ -32,6 +32,7 @@ from millstream.relation.nodes import (
     Windowed,
     output_columns,
 )
+from millstream.relation.operators.contract import lateness
 
 OneInput = Aggregate | Windowed | Over | Top | Deduplicate | Union | Explode | MapGroups
 
@@ -69,11 +70,9 @@ def lay(node: OneInput, emit: Emit, insert_only: bool) -> Laid:
             below = output_columns(node if isinstance(node, Union) else node.input)
             wanted = {name: expression.quote(name) for name in below}
             if isinstance(node, Union):
-                return Laid(specs.Pass(below), wanted, below, properties.event_time(node) is not None)
+                return Laid(specs.Pass(below), wanted, below, node.event_time() is not None)
             wanted["_array"] = node.array
-            return Laid(
-                specs.Pass(below, "_array", node.name), wanted, below[:1], properties.event_time(node) is not None
-            )
+            return Laid(specs.Pass(below, "_array", node.name), wanted, below[:1], node.event_time() is not None)
 
 
 class _Names:
@@ -119,8 +118,8 @@ def _reduce(node: Aggregate, emit: Emit, insert_only: bool) -> Laid:
         every = micros(window.every) if isinstance(window, Hopping) else None
         wanted[WINDOW_COLUMNS[0]] = expression.quote(window.column)  # the kernel makes it the start of the window
     measures = _measures(node, names)
-    late = micros(properties.lateness(node)) if size else 0
-    horizon = None if size else _horizon(properties.settled(node), keys)
+    late = micros(lateness(node)) if size else 0
+    horizon = None if size else _horizon(node.settled(), keys)
     emit = emit if size else "changes"
     spec = specs.Reduce(keys, measures, size, emit, late, insert_only, every=every, horizon=horizon)
     return Laid(spec, {**wanted, **names.wanted}, keys, bool(size or horizon))
@@ -153,7 +152,7 @@ def _session(node: Aggregate, emit: Emit, insert_only: bool) -> Laid:
     assert isinstance(node.window, Session)  # noqa: S101
     keys, wanted, names = _keyed(node)
     time = names.name(expression.quote(node.window.column))
-    late = micros(properties.lateness(node))
+    late = micros(lateness(node))
     spec = specs.Session(keys, _measures(node, names), time, micros(node.window.gap), emit, late, insert_only)
     return Laid(spec, {**wanted, **names.wanted}, keys, True)
 
@@ -167,7 +166,7 @@ def _sliding(node: Aggregate, emit: Emit, insert_only: bool) -> Laid:
     looks = tuple(
         Look(each.name, each.function, each.arguments, frame, fraction=each.fraction) for each in _measures(node, names)
     )
-    horizon = specs.Horizon(time, micros(properties.lateness(node)))
+    horizon = specs.Horizon(time, micros(lateness(node)))
     order = (specs.Order(time),)
     spec = specs.Over(keys, keys, order, looks, horizon, emit, size, insert_only)
     return Laid(spec, {**wanted, **names.wanted}, keys, True)
@@ -179,9 +178,9 @@ def _over(node: Over, emit: Emit, insert_only: bool) -> Laid:
     keys = tuple(map(names.name, node.partition))
     order = names.order(node.order)
     looks = tuple(replace(each, arguments=tuple(map(names.name, each.arguments))) for each in node.looks)
-    horizon = _horizon(properties.settled(node.input), (order[0].column,)) if order else None
-    final = emit == "final" and properties.is_final(node)
-    until = None if final else _horizon(properties.settled(node.input), keys)
+    horizon = _horizon(node.input.settled(), (order[0].column,)) if order else None
+    final = emit == "final" and node.ends()
+    until = None if final else _horizon(node.input.settled(), keys)
     emit = "final" if final else "changes"
     spec = specs.Over(keys, columns, order, looks, horizon, emit, insert_only=insert_only, until=until)
     return Laid(spec, names.wanted, keys, bool(horizon or until))
@@ -191,10 +190,10 @@ def _top(node: Top, emit: Emit, insert_only: bool) -> Laid:
     columns = output_columns(node.input)
     names = _Names(columns)
     keys = tuple(map(names.name, node.per))
-    horizon = _horizon(properties.settled(node.input), keys)
+    horizon = _horizon(node.input.settled(), keys)
     spec = specs.Top(keys, columns, names.order(node.order), node.count, horizon, insert_only, ties=node.ties)
-    if emit == "final" and properties.windows_below(node):
-        spec = replace(spec, emit=emit, lateness=micros(properties.lateness(node)))
+    if emit == "final" and node.windows_below():
+        spec = replace(spec, emit=emit, lateness=micros(lateness(node)))
     return Laid(spec, names.wanted, keys, horizon is not None)
 
 
@@ -202,9 +201,9 @@ def _deduplicate(node: Deduplicate, emit: Emit, insert_only: bool) -> Laid:
     columns = output_columns(node.input)
     names = _Names(columns)
     keys = tuple(map(names.name, node.id))
-    time = properties.event_time(node.input)
+    time = node.input.event_time()
     assert time is not None  # noqa: S101
-    horizon = specs.Horizon(names.name(expression.quote(time)), micros(properties.lateness(node)))
+    horizon = specs.Horizon(names.name(expression.quote(time)), micros(lateness(node)))
     within = micros(node.within) if node.within is not None else None
     spec = specs.Deduplicate(keys, columns, horizon, within, emit, insert_only)
     return Laid(spec, names.wanted, keys, True)
@@ -214,7 +213,7 @@ def _groups(node: MapGroups) -> Laid:
     below = output_columns(node.input)
     keys = tuple(key.name for key in node.key)
     wanted = {name: expression.quote(name) for name in below} | {key.name: key.expression for key in node.key}
-    horizon = _horizon(properties.settled(node), keys)
+    horizon = _horizon(node.settled(), keys)
     spec = specs.Groups(keys, below, node.columns, node.function, horizon)
     return Laid(spec, wanted, keys, horizon is not None)
 

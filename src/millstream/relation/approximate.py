@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from millstream.errors import MachineError, PlanError
-from millstream.relation.nodes import Aggregation, Node, Sliding, Window
-from millstream.relation.properties import is_insert_only
+from millstream.relation.clauses import Aggregation, Sliding, Window
+
+if TYPE_CHECKING:
+    from millstream.relation.nodes import Node
 
 EXACT = {"approx_percentile": "percentile(e, p)", "approx_count_distinct": "count(DISTINCT e)"}
 """The approximate aggregates, and what gives the exact answer."""
@@ -25,7 +28,7 @@ def check_approximate(aggregates: Iterable[Aggregation], node: Node, window: Win
         exact = EXACT[each.function]
         if isinstance(window, Sliding):
             raise refused(each, "a sliding window")
-        if not is_insert_only(node):
+        if not node.is_insert_only():
             raise PlanError(
                 f"aggregate {each.name}: {each.function} is for rows that only come; those here can be taken back",
                 hint=f"{exact} is exact, and right under changes",

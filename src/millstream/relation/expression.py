@@ -315,6 +315,24 @@ def plain_column(sql: str) -> str | None:
     return None
 
 
+def lower_column(sql: str) -> str:
+    """The column's name in lower case if the expression is nothing but a column; nothing otherwise.
+
+    >>> lower_column("Page"), lower_column("upper(page)")
+    ('page', '')
+    """
+    return (plain_column(sql) or "").lower()
+
+
+def is_column(sql: str, name: str) -> bool:
+    """Whether an expression is nothing but this column.
+
+    >>> is_column("Page", "page"), is_column("upper(page)", "page")
+    (True, False)
+    """
+    return lower_column(sql) == name.lower()
+
+
 def quote(name: str) -> str:
     """Write a column's name as an expression: as it is where that reads as the column, else in backquotes.
 

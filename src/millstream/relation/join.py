@@ -18,7 +18,7 @@ from millstream.relation import expression
 from millstream.relation.foreign_names import SparkHow, meant_join, meant_text, spoken_how
 from millstream.relation.nodes import Equality, How, Join, Node, Place, Select, Source, Where, output_columns
 from millstream.relation.properties import event_time, is_insert_only, is_stream, natural_key, visible
-from millstream.relation.schema import format_duration, parse_duration, tokens_of
+from millstream.relation.schema import parse_duration, tokens_of
 
 Within: TypeAlias = str | timedelta | tuple[str | timedelta, str | timedelta]
 
@@ -70,19 +70,6 @@ def join(
     if as_of is not None:
         _check_key(made)
     return made
-
-
-def describe_join(node: Join) -> str:
-    """A join in one line."""
-    on = " AND ".join(each.name or f"{each.left} = {each.right}" for each in node.on)
-    time = f" as of {node.as_of}" if node.as_of else " latest" if node.latest else ""
-    if node.within:
-        time = f" within {_signed(node.within[0])} and {_signed(node.within[1])}"
-    return f"{node.how} join on {on}{time}"
-
-
-def _signed(span: timedelta) -> str:
-    return f"-{format_duration(-span)}" if span < timedelta(0) else format_duration(span)
 
 
 def _bounds(within: Within) -> tuple[timedelta, timedelta]:

@@ -9,46 +9,18 @@ and Spark casts wherever types do not agree.
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal, TypeAlias
+from collections.abc import Sequence
 
 from sqlglot import Token, TokenError, TokenType
 
 from millstream.relation import expression
-from millstream.relation.nodes import (
-    WINDOW_COLUMNS,
-    Aggregate,
-    Aggregation,
-    Column,
-    Deduplicate,
-    Explode,
-    Join,
-    Look,
-    MapGroups,
-    Named,
-    Node,
-    Over,
-    Select,
-    Source,
-    Top,
-    Union,
-    Where,
-    Windowed,
-    output_columns,
-)
-from millstream.relation.schema import fields_of, tokens_of
-
-Kind: TypeAlias = Literal["integer", "double", "text", "boolean", "date", "timestamp"]
-Kinds: TypeAlias = Mapping[str, Kind]
+from millstream.relation.kinds import Kind, Kinds, kind_of
+from millstream.relation.nodes import Node
+from millstream.relation.schema import tokens_of
 
 ROOM = 150
 """Words of all conditions on one way between kernels, where at most 200 can be computed."""
 
-_KINDS: dict[str, Kind] = {
-    **dict.fromkeys(("byte", "tinyint", "short", "smallint", "int", "integer", "long", "bigint"), "integer"),
-    "double": "double", "string": "text", "boolean": "boolean", "date": "date", "timestamp": "timestamp",
-}  # fmt: skip
 _COMPARISONS = ("=", "==", "<>", "!=", "<", "<=", ">", ">=", "<=>")
 _UNREADABLE = ("--", "/*", "\\", "${")
 _OPENING = (TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.CASE)
@@ -151,7 +123,7 @@ def never_fails(sql: str, kinds: Kinds) -> bool:
         return False
     name, arguments = called
     if name == "unix_micros":
-        return [_kind(each, kinds) for each in arguments] == ["timestamp"]
+        return [kind_of(each, kinds) for each in arguments] == ["timestamp"]
     return name in _TOTAL and all(never_fails(each, kinds) for each in arguments)
 
 
@@ -170,101 +142,8 @@ def is_arithmetic(sql: str, kinds: Kinds) -> bool:
 
 
 def kinds_of(node: Node) -> dict[str, Kind]:
-    """The columns of a relation, in lower case, of whose type something is known.
-
-    So are fields of structs, under their names with dots between them, but only where no kernel is below: between kernels they cannot
-    be computed. A name that has a dot itself is not known.
-    """
-    match node:
-        case Source():
-            return dict(_declared(node.all_columns))
-        case Where():
-            return kinds_of(node.input)
-        case _:
-            return {name: kind for name, kind in _kinds_of(node).items() if "." not in name}
-
-
-def _declared(columns: Sequence[Column], above: str = "") -> Iterator[tuple[str, Kind]]:
-    """The kinds of declared columns, and of the fields of structs among them."""
-    names = Counter(each.name.lower() for each in columns)
-    for each in columns:
-        name = each.name.lower()
-        if "." in name or names[name] > 1:
-            continue
-        if (kind := _KINDS.get(each.type.lower())) is not None:
-            yield f"{above}{name}", kind
-        yield from _declared(fields_of(each.type), f"{above}{name}.")
-
-
-def _kinds_of(node: Node) -> dict[str, Kind]:
-    match node:
-        case Source() | Where():
-            return kinds_of(node)
-        case Top() | Deduplicate() | Explode():
-            return kinds_of(node.input)
-        case Select():
-            return _named(node.columns, kinds_of(node.input))
-        case Aggregate():
-            below = kinds_of(node.input)
-            windows: dict[str, Kind] = dict.fromkeys(WINDOW_COLUMNS if node.window else (), "timestamp")
-            return _named(node.keys, below) | windows | _made(node.aggregates, below)
-        case Over():
-            below = kinds_of(node.input)
-            return below | _made(node.looks, below)
-        case MapGroups():
-            return _named(node.key, kinds_of(node.input)) | dict(_declared(node.columns))
-        case Windowed():
-            return kinds_of(node.input) | dict.fromkeys(WINDOW_COLUMNS, "timestamp")
-        case Union():
-            first, *others = (_in_order(each) for each in node.inputs)
-            names = output_columns(node)
-            same = [kind if all(kind == other[at] for other in others) else None for at, kind in enumerate(first)]
-            return {name.lower(): kind for name, kind in zip(names, same, strict=True) if kind}
-        case Join():
-            left, right = kinds_of(node.left), kinds_of(node.right)
-            if node.how in ("semi", "anti"):
-                return left
-            differ = [name.lower() for name in node.merged if left.get(name.lower()) != right.get(name.lower())]
-            return {name: kind for name, kind in (right | left).items() if name not in differ}
-
-
-def _named(columns: Sequence[Named], below: Kinds) -> dict[str, Kind]:
-    found = {each.name.lower(): _kind(each.expression, below) for each in columns}
-    return {name: kind for name, kind in found.items() if kind}
-
-
-def _kind(sql: str, below: Kinds) -> Kind | None:
-    """The kind of an expression that is a column, or a field of one, and nothing else."""
-    tokens = tokens_of(sql)
-    names, dots = tokens[::2], tokens[1::2]
-    if any(each.token_type != TokenType.DOT for each in dots) or any("." in each.text for each in names):
-        return None
-    if expression.plain_column(sql) is None and any(each.token_type not in _NAMES for each in names):
-        return None
-    return below.get(".".join(each.text for each in names).lower())
-
-
-def _made(made: Sequence[Aggregation | Look], below: Kinds) -> dict[str, Kind]:
-    found: dict[str, Kind] = {}
-    for each in made:
-        value = _kind(each.arguments[0], below) if each.arguments else None
-        kind: Kind | None = None
-        if each.function in ("count", "count_distinct", "row_number", "rank", "dense_rank"):
-            kind = "integer"
-        elif each.function in ("avg", "percentile"):
-            kind = "double"
-        elif each.function == "sum":
-            kind = value if value in ("integer", "double") else None
-        elif each.function in ("min", "max", "min_by", "max_by", "lag", "lead"):
-            kind = value
-        if kind:
-            found[each.name.lower()] = kind
-    return found
-
-
-def _in_order(node: Node) -> list[Kind | None]:
-    known = kinds_of(node)
-    return [known.get(name.lower()) for name in output_columns(node)]
+    """The columns of a relation, in lower case, of whose type something is known; see :mod:`millstream.relation.kinds`."""
+    return node.kinds()
 
 
 class _Unknown(Exception):

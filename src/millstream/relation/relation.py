@@ -9,45 +9,36 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from textwrap import indent
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from millstream.errors import PlanError
-from millstream.relation import expression, operations
+from millstream.relation import expression
 from millstream.relation.approximate import check_approximate
 from millstream.relation.foreign_names import SparkHow, attribute_error, group_error, meant_relation
-from millstream.relation.join import Within, describe_join, join
+from millstream.relation.join import Within, join
 from millstream.relation.nodes import (
     WINDOW_COLUMNS,
     Aggregate,
-    Aggregation,
-    Deduplicate,
-    Explode,
     Frame,
     Hopping,
     How,
-    Join,
-    Look,
-    MapGroups,
     Named,
     Node,
-    Ordering,
-    Over,
     Select,
     Source,
     Ties,
-    Top,
     Tumbling,
-    Union,
     Where,
     Window,
     Windowed,
     output_columns,
 )
-from millstream.relation.properties import event_time, has_aggregate, has_window, is_column, natural_key, visible
-from millstream.relation.schema import format_duration
+from millstream.relation.operators import deduplicate, explode, map_groups, over, top, union
+from millstream.relation.operators.checks import as_list, check_names, named_column
+from millstream.relation.operators.contract import written
+from millstream.relation.properties import event_time, has_aggregate, has_window, natural_key, visible
 from millstream.relation.source_location import here, placed
-from millstream.relation.window import checked_window, describe_window
+from millstream.relation.window import checked_window
 
 __all__ = [
     "Grouped",
@@ -102,8 +93,8 @@ class Relation:
                 if isinstance(text, str) and text.strip() == "*":
                     named += [Named(name, expression.quote(name)) for name in self.columns]
                 else:
-                    named.append(_named(text, self.node, "select"))
-            _check_names([each.name for each in named], "select")
+                    named.append(named_column(text, self.node, "select"))
+            check_names([each.name for each in named], "select")
         return replace(self, node=Select(self.node, tuple(named), place))
 
     def group_by(self, *keys: str | Window) -> Grouped:
@@ -116,8 +107,8 @@ class Relation:
             windows = [key for key in keys if isinstance(key, Window)]
             if len(windows) > 1:
                 raise PlanError(f"group_by: expected at most one window; found {len(windows)}")
-            named = tuple(_named(key, self.node, "group_by") for key in keys if not isinstance(key, Window))
-            _check_names([key.name for key in named], "group_by")
+            named = tuple(named_column(key, self.node, "group_by") for key in keys if not isinstance(key, Window))
+            check_names([key.name for key in named], "group_by")
             window = checked_window(windows[0], self.node) if windows else None
             if window and (taken := [key.name for key in named if key.name.lower() in WINDOW_COLUMNS]):
                 raise PlanError(f"group_by: {taken[0]} is a column of the window already")
@@ -137,7 +128,7 @@ class Relation:
                     hint="sessions and sliding windows are for group_by",
                 )
             made = Windowed(self.node, checked_window(window, self.node, "windowed"), place)  # type: ignore[arg-type]
-            _check_names(list(output_columns(made)), "windowed")
+            check_names(list(output_columns(made)), "windowed")
         return Relation(made)
 
     def distinct(self) -> Relation:
@@ -153,7 +144,7 @@ class Relation:
         """
         place = here()
         with placed(place):
-            return Relation(operations.top(self.node, count, by, per, ties, place))
+            return Relation(top.top(self.node, count, by, per, ties, place))
 
     def deduplicate(self, ids: str | Sequence[str], within: str | timedelta | None = None) -> Relation:
         """Keep, of rows with one id, the first by event time, and no other that is at most ``within`` after it (None: ever).
@@ -163,7 +154,7 @@ class Relation:
         """
         place = here()
         with placed(place):
-            return Relation(operations.deduplicate(self.node, ids, within, place))
+            return Relation(deduplicate.deduplicate(self.node, ids, within, place))
 
     def union(self, *others: Relation) -> Relation:
         """All rows of relations with the same columns; equal ones as often as they are there (``distinct`` for once).
@@ -174,7 +165,7 @@ class Relation:
         with placed(place):
             if wrong := [each for each in others if not isinstance(each, Relation)]:
                 raise PlanError(f"union: expected relations; found {wrong[0]!r}", hint=meant_relation(wrong[0]))
-            return Relation(operations.union((self.node, *(each.node for each in others)), place))
+            return Relation(union.union((self.node, *(each.node for each in others)), place))
 
     def explode(self, array: str, as_: str) -> Relation:
         """Give each row once for each element of an array, the element as one more column; none for an empty array or null.
@@ -184,8 +175,8 @@ class Relation:
         """
         place = here()
         with placed(place):
-            made = operations.explode(self.node, array, as_, place)
-            _check_names([*self.columns, as_], "explode")
+            made = explode.explode(self.node, array, as_, place)
+            check_names([*self.columns, as_], "explode")
         return Relation(made)
 
     def map_groups(self, function: Callable[[Any], Any], key: str | Sequence[str], schema: str) -> Relation:
@@ -196,9 +187,9 @@ class Relation:
         """
         place = here()
         with placed(place):
-            keys = tuple(_named(text, self.node, "map_groups") for text in operations.as_list(key))
-            made = operations.map_groups(self.node, function, keys, schema, place)
-            _check_names(list(output_columns(made)), "map_groups")
+            keys = tuple(named_column(text, self.node, "map_groups") for text in as_list(key))
+            made = map_groups.map_groups(self.node, function, keys, schema, place)
+            check_names(list(output_columns(made)), "map_groups")
         return Relation(made)
 
     def over(
@@ -264,7 +255,7 @@ class Relation:
         )
 
     def __str__(self) -> str:
-        return "\n".join(indent(line, "  " * depth) for depth, line in enumerate(_lines(self.node)))
+        return written(self.node)
 
     def __repr__(self) -> str:
         return f"<Relation\n{self}\n>"
@@ -294,7 +285,7 @@ class Grouped:
             for each in made:
                 if each.name.lower() in WINDOW_COLUMNS:
                     raise PlanError(f"agg: {each.name} is reserved for windows; expected another name")
-            _check_names([*(key.name for key in self.keys), *(each.name for each in made)], "agg")
+            check_names([*(key.name for key in self.keys), *(each.name for each in made)], "agg")
             check_approximate(made, self.node, self.window)
         return Relation(Aggregate(self.node, self.keys, self.window, made, place))
 
@@ -322,8 +313,8 @@ class Neighbours:
         """Add columns to each row: ``row_number()``, ``rank()``, ``dense_rank()``, ``lag(e, n)``, ``lead(e, n)``, aggregates."""
         place = here()
         with placed(place):
-            made = operations.over(self.node, self.partition, self.order, self.frame, looks, place)
-            _check_names(list(output_columns(made)), "over")
+            made = over.over(self.node, self.partition, self.order, self.frame, looks, place)
+            check_names(list(output_columns(made)), "over")
         return Relation(made)
 
 
@@ -333,106 +324,3 @@ def _name_of(relation: Relation) -> str:
     while isinstance(node, Where | Select):
         node = node.input
     return relation.name or (node.name if isinstance(node, Source) else "")
-
-
-def _named(text: str, node: Node, what: str) -> Named:
-    """One column of a select or a group, its plain columns in their declared spelling."""
-    named = expression.parse_named(text)
-    used = expression.check(named.expression, visible(node), what)
-    column = expression.plain_column(named.expression)
-    if column is not None:
-        (declared,) = used
-        kept = named.name == column  # not renamed, so it keeps the spelling it has, whatever the case here
-        named = Named(declared if kept else named.name, expression.quote(declared))
-    if named.name.startswith("_"):
-        raise PlanError(
-            f"{what} `{text}`: names beginning with _ are Millstream's own",
-            hint=f"give it a name: {named.expression} AS {named.name.lstrip('_') or 'name'}",
-        )
-    if named.name.lower() in WINDOW_COLUMNS and not is_column(named.expression, named.name):
-        raise PlanError(f"{what} `{text}`: {named.name} is reserved for windows; expected another name")
-    return named
-
-
-def _check_names(names: list[str], what: str) -> None:
-    seen: set[str] = set()
-    for name in names:
-        if name.startswith("_"):
-            raise PlanError(f"{what}: {name}: names beginning with _ are Millstream's own; expected another name")
-        if "`" in name:
-            raise PlanError(f"{what}: {name}: a backquote in a name; expected another name")
-        if name.lower() in seen:
-            raise PlanError(
-                f"{what}: the column {name} is there twice; expected different names", hint="rename one with AS"
-            )
-        seen.add(name.lower())
-
-
-def _lines(node: Node) -> list[str]:
-    """One line for each node, the source first."""
-    match node:
-        case Source():
-            columns = ", ".join(f"{column.name} {column.type}" for column in node.all_columns)
-            key = f" key {', '.join(node.key)}" if node.key else ""
-            return [f"{node.kind} {node.name} ({columns}){key}"]
-        case Where():
-            return [*_lines(node.input), f"where {node.condition}"]
-        case Select():
-            return [*_lines(node.input), f"select {', '.join(map(_text, node.columns))}"]
-        case Aggregate():
-            keys = [_text(key) for key in node.keys]
-            if node.window:
-                keys.append(describe_window(node.window))
-            made = ", ".join(f"{each.name} = {_call(each)}" for each in node.aggregates)
-            return [*_lines(node.input), f"group by {', '.join(keys) or 'nothing'}: {made}"]
-        case Windowed():
-            return [*_lines(node.input), f"in windows {describe_window(node.window)}"]
-        case Over():
-            by = f"partition {', '.join(node.partition) or 'all'}" + (
-                f" order {_order(node.order)}" if node.order else ""
-            )
-            return [
-                *_lines(node.input),
-                f"over {by}: " + ", ".join(f"{each.name} = {_look(each)}" for each in node.looks),
-            ]
-        case Top():
-            per = f" per {', '.join(node.per)}" if node.per else ""
-            ties = f" by {node.ties}" if node.ties else ""
-            return [*_lines(node.input), f"top {node.count}{ties} by {_order(node.order)}{per}"]
-        case Deduplicate():
-            within = f" within {format_duration(node.within)}" if node.within else ""
-            return [*_lines(node.input), f"deduplicate {', '.join(node.id)}{within}"]
-        case Explode():
-            return [*_lines(node.input), f"explode {node.array} AS {node.name}"]
-        case MapGroups():
-            name = getattr(node.function, "__name__", "a function")
-            return [*_lines(node.input), f"map groups by {', '.join(map(_text, node.key)) or 'nothing'}: {name}"]
-        case Union():
-            others = [f"  {line}" for each in node.inputs[1:] for line in ["with", *str(Relation(each)).split("\n")]]
-            return [*_lines(node.inputs[0]), "\n".join(["union", *others])]
-        case Join():
-            right = [f"  {line}" for line in str(Relation(node.right)).split("\n")]
-            return [*_lines(node.left), "\n".join([f"{describe_join(node)} with", *right])]
-
-
-def _text(named: Named) -> str:
-    return named.expression if is_column(named.expression, named.name) else f"{named.expression} AS {named.name}"
-
-
-def _call(each: Aggregation) -> str:
-    if each.function == "count_distinct":
-        return f"count(DISTINCT {each.arguments[0]})"
-    fraction = [str(each.fraction)] if each.function.endswith("percentile") else []
-    return f"{each.function}({', '.join((*each.arguments, *fraction)) or '*'})"
-
-
-def _order(order: tuple[Ordering, ...]) -> str:
-    return ", ".join(f"{each.expression} DESC" if each.descending else each.expression for each in order)
-
-
-def _look(each: Look) -> str:
-    if each.frame is None:
-        return f"{each.function}({', '.join((*each.arguments, *([str(each.offset)] if each.arguments else [])))})"
-    bounds = ["all" if bound is None else str(bound) for bound in (each.frame.before, each.frame.after)]
-    call = _call(Aggregation(each.name, each.function, each.arguments, each.fraction))  # type: ignore[arg-type]
-    return f"{call} over {each.frame.kind} {bounds[0]} before, {bounds[1]} after"

@@ -1,39 +1,12 @@
-"""Windows in time: what they need of the relation below, and how one says them."""
+"""Windows in time: what they need of the relation below."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from millstream.errors import PlanError
-from millstream.relation.nodes import (
-    Aggregate,
-    Hopping,
-    Join,
-    Node,
-    Select,
-    Session,
-    Sliding,
-    Top,
-    Tumbling,
-    Where,
-    Window,
-    Windowed,
-    source_of,
-)
+from millstream.relation.nodes import Aggregate, Join, Node, Select, Top, Where, Window, Windowed, source_of
 from millstream.relation.properties import event_time, is_stream
-from millstream.relation.schema import format_duration
-
-
-def describe_window(window: Window) -> str:
-    """A window as one says it."""
-    match window:
-        case Tumbling() | Sliding():
-            return f"{type(window).__name__.lower()}({window.column}, {format_duration(window.size)})"
-        case Hopping():
-            every = format_duration(window.every)
-            return f"hopping({window.column}, {format_duration(window.size)}, every {every})"
-        case Session():
-            return f"session({window.column}, {format_duration(window.gap)})"
 
 
 def checked_window(window: Window, node: Node, what: str = "group_by") -> Window:

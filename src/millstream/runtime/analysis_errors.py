@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from millstream.errors import PlanError
-from millstream.relation.node_texts import texts_of
 from millstream.relation.nodes import Node, Place, Source, Union, inputs_of
 from millstream.view import View
 
@@ -63,7 +62,7 @@ def _said(node: Node) -> Iterator[tuple[str, Place]]:
     for each in inputs_of(node):
         yield from _said(each)
     if not isinstance(node, Union | Source):
-        yield from ((text, node.place) for text in texts_of(node))
+        yield from ((text, node.place) for text in node.expressions())
 
 
 def _hint(condition: str, sentence: str, spark: SparkSession) -> str:

@@ -18,7 +18,6 @@ from millstream.kernel.operators.map_groups import type_of
 from millstream.kernel.schemas import input_frames
 from millstream.plan.build import Chain, Feed
 from millstream.relation import expression
-from millstream.relation.node_texts import texts_of
 from millstream.relation.nodes import (
     WINDOW_COLUMNS,
     Aggregate,
@@ -103,7 +102,7 @@ def _between(node: Node) -> Iterator[tuple[str, Node, Place]]:
     for side, each in enumerate(inputs_of(node)):
         yield from _between(each)
         if has_aggregate(each) and not isinstance(node, Union | Source):
-            yield from ((text, each, node.place) for text in texts_of(node, side))
+            yield from ((text, each, node.place) for text in node.expressions(side))
 
 
 def _unnamed(node: Node) -> dict[str, str]:
@@ -141,7 +140,7 @@ class _Reader:
         """The columns whose type is known."""
         if id(node) not in self._known:
             for side, below in enumerate(inputs_of(node)):
-                for text in _keys(node, side):
+                for text in node.compared(side):
                     self._compared(text, text, below, node.place)
             self._known[id(node)] = self._read(node)
         return self._known[id(node)]
@@ -183,7 +182,7 @@ class _Reader:
                     return left
                 differ = [name for name in node.merged if left.get(name) != _lower(right).get(name.lower())]
                 return {name: kind for name, kind in {**right, **left}.items() if name not in differ}
-            case _:
+            case Where() | Top() | Deduplicate():
                 return self.types(node.input)
 
     def _union(self, node: Union) -> Types:
@@ -259,19 +258,6 @@ def _unfiltered(sql: str) -> str:
     """What an aggregate with a FILTER takes where its condition is true; any other expression as it is."""
     filtered = sql.startswith("CASE WHEN ") and sql.lower().count("case") == 1
     return sql.rpartition(" THEN ")[2].removesuffix(" END") if filtered else sql
-
-
-def _keys(node: Node, side: int) -> Sequence[str]:
-    """The expressions of a node over one input by which rows are told apart or ordered."""
-    match node:
-        case Aggregate():
-            return [each.expression for each in node.keys]
-        case Over():
-            return [*node.partition, *(each.expression for each in node.order)]
-        case Top() | Deduplicate() | Join() | MapGroups():
-            return texts_of(node, side)
-        case _:
-            return ()
 
 
 def _lower(types: Types) -> dict[str, pl.DataType]:
