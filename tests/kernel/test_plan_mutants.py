@@ -15,7 +15,9 @@ from millstream.kernel.operators.interval_join import IntervalJoinKernel
 from millstream.kernel.operators.join import TableJoinKernel
 from millstream.kernel.operators.map_groups import GroupsKernel
 from millstream.kernel.operators.session import SessionKernel
-from millstream.plan import build, select_kernel
+from millstream.plan import build
+from millstream.plan.operators import passthrough
+from millstream.plan.spec import IntervalJoin
 from millstream.relation.operators import contract
 from tests.kernel.test_mutants import Mutant, mutated
 from tests.kernel.test_plans import check
@@ -25,9 +27,9 @@ windows = partial(check, windows=True)
 
 MUTANTS = [
     # what is known of a plan
-    Mutant("a join holds no mark back", build._Builder._join, "(-low, 0) if node.how == \"right\" else (0, high)", "(0, 0)", several, seed=116),
+    Mutant("a join holds no mark back", IntervalJoin.hold, "(-self.low, 0) if self.how == \"right\" else (0, self.high)", "(0, 0)", several, seed=116),
     Mutant("rows of windows do not wait", build._Builder._rows, 'emit == "changes" or early', "True", windows, seed=1),
-    Mutant("rows of windows have one window", select_kernel._windows, "micros(getattr(node.window, \"every\", node.window.size))", "micros(node.window.size)", windows, seed=1),
+    Mutant("rows of windows have one window", passthrough.lay_windows, "micros(getattr(node.window, \"every\", node.window.size))", "micros(node.window.size)", windows, seed=1),
     Mutant("groups of windows are forgotten when those open", contract.settled_by_windows, "{WINDOW_COLUMNS[0]: window.size + late, WINDOW_COLUMNS[1]: late}", "{WINDOW_COLUMNS[0]: late, WINDOW_COLUMNS[1]: late}", windows, seed=1),
     # between stages
     Mutant("only the first piece is sent", chunk.pieces, "rows.iter_slices(max(1, rows.height * PIECE // max(int(rows.estimated_size()), 1)))", "[rows.head(max(1, rows.height * PIECE // max(int(rows.estimated_size()), 1)))]", check, seed=106),

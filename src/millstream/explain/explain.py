@@ -11,14 +11,13 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from millstream.address import NOWHERE
-from millstream.explain import describe, retention
 from millstream.explain.report import Arrow, Explanation, Runs, Step, ViewStep
 from millstream.explain.wording import Wording
 from millstream.plan.build import build_chain
 from millstream.plan.chain import ADMIT, Chain, Feed, Operator, Output, Port, ViewPlan
 from millstream.plan.growth import growth
 from millstream.plan.lineage import Lineage
-from millstream.plan.retention import is_replayable
+from millstream.plan.operators.wording import listed, span
 from millstream.relation import expression
 from millstream.relation.nodes import EventTime
 from millstream.relation.schema import format_duration
@@ -98,15 +97,15 @@ class _Explained(Lineage):
         return Step(
             operator.number,
             "kernel",
-            describe.title(spec),
+            spec.title(),
             self.stage(operator),
             operator.stage,
-            describe.does(spec, say),
-            retention.keeps(spec, say),
-            retention.drops(spec, say),
+            spec.does(say),
+            spec.keeps(say),
+            spec.drops(say),
             self.marks(operator),
             self.grows[operator.number],
-            is_replayable(spec),
+            spec.is_replayable(),
             views,
             beside=self.beside(operator),
         )
@@ -126,7 +125,7 @@ class _Explained(Lineage):
     def beside(self, operator: Operator) -> str:
         """In whose step a kernel runs, if not in its own."""
         found = operator.inputs if operator.passes else () if operator.step is None else (operator.step,)
-        return describe.listed(list(dict.fromkeys(_title(self.makers[each]) for each in found)))
+        return listed(list(dict.fromkeys(_title(self.makers[each]) for each in found)))
 
     def marks(self, operator: Operator) -> str:
         """Which marks reach a kernel, and which it passes on."""
@@ -139,9 +138,7 @@ class _Explained(Lineage):
             taken += f"{'s' * (len(told) > 1)} of {' and '.join(sides[side] for side in sorted(told))}"
         if not any(port.marks for port in operator.ports):
             return taken
-        held = [
-            f", that of {sides[side]} less {describe.span(hold)}" for side, hold in enumerate(operator.hold) if hold
-        ]
+        held = [f", that of {sides[side]} less {span(hold)}" for side, hold in enumerate(operator.hold) if hold]
         return f"{taken} and passes {'on the least' if len(told) > 1 else 'it on'}{''.join(held)}"
 
     def arrow(self, maker: Feed | Operator, port: Port) -> Arrow:
@@ -166,7 +163,7 @@ def _depth(maker: Feed | Operator) -> int:
 def _title(maker: Feed | Operator) -> str:
     if isinstance(maker, Feed):
         return f"{maker.source.kind} {maker.source.name}"
-    return describe.title(maker.spec)
+    return maker.spec.title()
 
 
 def condition(text: str) -> str:

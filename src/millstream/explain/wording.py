@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from millstream.explain.describe import Say, span
 from millstream.plan.chain import Chain, Operator
 from millstream.plan.lineage import Lineage
+from millstream.plan.operators.wording import Say, span
 
 
 class Wording:

@@ -28,12 +28,14 @@ from millstream.plan.chain import (
     Port,
     ViewPlan,
     WindowBound,
-    micros,
 )
 from millstream.plan.fuse import fuse
+from millstream.plan.operators import hold_until_close
+from millstream.plan.operators.clauses import micros
+from millstream.plan.operators.contract import Laid
 from millstream.plan.pushdown import pushed
-from millstream.plan.select_kernel import Laid, OneInput, bounds, hold, lay
-from millstream.plan.spec import AsOfJoin, Changelog, Horizon, IntervalJoin, JoinSpec, LatestJoin, Spec, TableJoin
+from millstream.plan.select_kernel import OneInput, bounds, lay, lay_join
+from millstream.plan.spec import Changelog, JoinSpec, Spec, TableJoin
 from millstream.plan.watermarks import clocked
 from millstream.relation import expression
 from millstream.relation.nodes import (
@@ -56,9 +58,7 @@ from millstream.relation.nodes import (
     Windowed,
     inputs_of,
     output_columns,
-    sources_of,
 )
-from millstream.relation.operators.contract import lateness
 from millstream.relation.predicate import is_arithmetic, kinds_of, never_fails, never_null
 
 __all__ = [
@@ -327,7 +327,9 @@ class _Builder:
                 rows = self._windows(node, emit)
                 if emit == "changes" or early:
                     return rows
-                maker = self.known.get((node, "hold")) or self._kernel(node, "hold", emit, hold(node), (node,), (rows,))
+                maker = self.known.get((node, "hold")) or self._kernel(
+                    node, "hold", emit, hold_until_close.lay(node), (node,), (rows,)
+                )
                 return _Rows(maker, {name: expression.quote(name) for name in output_columns(node)})
             case Join():
                 return _Rows(self._join(node, emit), {name: expression.quote(name) for name in output_columns(node)})
@@ -406,22 +408,8 @@ class _Builder:
         maker.inputs, maker.sides = (left.maker.number, right.maker.number), _Sides(node, (left, right), self.windows)
         maker.key, maker.insert_only = node.natural_key(), node.is_insert_only(emit)
         left.maker.retract = right.maker.retract = True
-        met = next(iter(node.meetings().items()), None)
-        horizon = Horizon(f"_k{met[0]}", micros(met[1])) if met else None
-        grows = node.how == "inner" and left.maker.insert_only and right.maker.insert_only
-        maker.spec = TableJoin(node.how, len(node.on), (), (), horizon, grows)  # columns are known at the end
-        if node.within:
-            low, high = map(micros, node.within)
-            late = micros(lateness(node.left)), micros(lateness(node.right))
-            maker.spec = IntervalJoin(node.how, len(node.on), (), (), low, high, late)
-            # A row that comes on one side makes rows with the time of the other.
-            maker.hold = (-low, 0) if node.how == "right" else (0, high)
-        elif node.as_of or node.latest:
-            maker.hold = (0, None)  # a table tells no time, so it holds nothing back
-            maker.spec = LatestJoin(node.how, len(node.on), (), ())
-        if node.as_of:
-            delay = max(source.time.delay for source in sources_of(node.left) if source.time)
-            maker.spec = AsOfJoin(node.how, len(node.on), (), (), micros(delay), micros(lateness(node)))
+        insert_only = left.maker.insert_only and right.maker.insert_only
+        maker.spec, maker.hold = lay_join(node, insert_only)  # its columns are known at the end
         return maker
 
     def _feed_join(self, maker: _Maker, sides: _Sides) -> None:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import timedelta
 
-from millstream.plan.spec import Pass, Reduce, Spec, Top
+from millstream.plan.spec import Reduce, Spec, Top
 from millstream.relation.expression import substitute
 from millstream.relation.nodes import Emit, Named, Node, Policy, Source
 
@@ -22,13 +21,6 @@ DRIVER = 1_000
 
 ORIGIN = ("_topic", "_partition", "_offset")
 """Where a row of an append-only view comes from; its identity."""
-
-_MICROSECOND = timedelta(microseconds=1)
-
-
-def micros(span: timedelta) -> int:
-    """Whole microseconds."""
-    return span // _MICROSECOND
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +153,7 @@ class Operator:
     @property
     def passes(self) -> bool:
         """Whether it keeps nothing and runs where its rows are made."""
-        return isinstance(self.spec, Pass)
+        return self.spec.passes()
 
     @property
     def leader(self) -> int:

@@ -146,42 +146,20 @@ class _Steps:
             for (number, side), names in step.spreads.items()
             for part in parts
         ]
-        return all(map(self._sends_as_many, step.keys)) and not all(each.is_window for each in made_of)
-
-    def _sends_as_many(self, number: int) -> bool:
-        """Whether a kernel sends about as many rows as come: a sum gets sums where that is less."""
-        match self.specs[number]:
-            case specs.Changelog():
-                return True
-            case specs.Reduce(measures=measures, insert_only=insert_only):
-                return all(each.is_linear(insert_only) for each in measures)
-            case _:
-                return False
+        return all(self.specs[number].sends_as_many() for number in step.keys) and not all(
+            each.is_window for each in made_of
+        )
 
     def _made(self, operator: Operator, name: str) -> set[str]:
         """The columns of a kernel's rows that hold a column of its key."""
-        match operator.spec:
-            case specs.Changelog(values=values):
-                (_, port), *_ = self.lineage.ports_to(operator.number)
-                return {dict(port.columns)[name]} & set(values)
-            case specs.Reduce(keys=keys) | specs.Session(keys=keys) | specs.Groups(keys=keys):
-                return {name} & set(keys)
-            case (
-                specs.Top(columns=columns)
-                | specs.Over(columns=columns)
-                | specs.Deduplicate(columns=columns)
-                | specs.Hold(columns=columns)
-            ):
-                return {name} & set(columns)
-            case specs.TableJoin() | specs.IntervalJoin() | specs.AsOfJoin() | specs.LatestJoin():
-                return {name} | self._sides(operator, name)
-            case _:
-                return set()
+        (_, port), *_ = self.lineage.ports_to(operator.number)
+        found = operator.spec.holding(name, dict(port.columns)[name])
+        return (
+            found | self._sides(operator.spec, operator, name) if isinstance(operator.spec, specs.JoinSpec) else found
+        )
 
-    def _sides(self, operator: Operator, name: str) -> set[str]:
+    def _sides(self, spec: specs.JoinSpec, operator: Operator, name: str) -> set[str]:
         """The columns of a side that are the key there, where that side is never null."""
-        spec = operator.spec
-        assert isinstance(spec, specs.JoinSpec)  # noqa: S101
         found: set[str] = set()
         for side, (columns, outer) in enumerate(((spec.left, ("right", "full")), (spec.right, ("left", "full")))):
             ports = [

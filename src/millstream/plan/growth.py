@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-from millstream.plan import retention
 from millstream.plan import spec as specs
 from millstream.plan.chain import Chain, Feed, Operator
 from millstream.plan.lineage import Lineage
@@ -27,7 +26,7 @@ def growth(chain: Chain) -> dict[int, Growth]:
     found: dict[int, Growth] = {feed.number: "keys" if feed.source.sequence else "none" for feed in chain.feeds}
     for operator in chain.operators:
         endless = flows.keeps_events(operator)
-        found[operator.number] = "none" if retention.is_bounded(operator.spec) else "events" if endless else "keys"
+        found[operator.number] = "none" if operator.spec.is_bounded() else "events" if endless else "keys"
     return found
 
 
@@ -36,41 +35,15 @@ class _Flows(Lineage):
 
     def keeps_events(self, operator: Operator) -> bool:
         """Whether a kernel that never stops growing keeps something of each event, rather than of each key."""
-        spec, endless = operator.spec, [self.is_endless(number) for number in operator.inputs]
-        match spec:
-            case specs.Reduce(size=None):
-                own = any(self.is_own(operator.number, key) for key in spec.keys)
-                return any(endless) and (own or any(_lists(each, spec.insert_only) for each in spec.measures))
-            case specs.Over():
-                return any(endless) and (spec.horizon is None or retention.reach(spec) is None)
-            case specs.Top():
-                return any(endless) and not spec.insert_only
-            case specs.Deduplicate() | specs.Groups() | specs.TableJoin():
-                return any(endless)
-            case specs.LatestJoin():
-                return endless[1]
-            case _:
-                return False
+        endless = [self.is_endless(number) for number in operator.inputs]
+        return operator.spec.keeps_events(endless, lambda column: self.is_own(operator.number, column))
 
     def is_endless(self, number: int) -> bool:
         """Whether rows of a feed or a kernel are facts of which there are ever more, not the present rows of keys or windows."""
         maker = self.makers[number]
         if isinstance(maker, Feed):
             return maker.source.kind == "stream"
-        match maker.spec:
-            case specs.TableJoin(how="semi" | "anti") | specs.AsOfJoin() | specs.LatestJoin():
-                return self.is_endless(maker.inputs[0])
-            case (
-                specs.Over()
-                | specs.Deduplicate()
-                | specs.Pass()
-                | specs.Hold()
-                | specs.TableJoin()
-                | specs.IntervalJoin()
-            ):
-                return any(map(self.is_endless, maker.inputs))
-            case _:
-                return False
+        return maker.spec.is_endless([self.is_endless(number) for number in maker.inputs])
 
     def is_own(self, number: int, column: str, side: int = 0) -> bool:
         """Whether a column of a kernel's input is an event's own: its time, or its place in the log."""
@@ -90,8 +63,3 @@ class _Flows(Lineage):
                 if self.is_own(maker.number, here, 1 if right else 0):
                     return True
         return False
-
-
-def _lists(measure: specs.Measure, insert_only: bool) -> bool:
-    """Whether an aggregate keeps each of its values, equal ones too, or values in an order that hardly has equal ones."""
-    return measure.function == "collect_list" or (measure.function in ("min_by", "max_by") and not insert_only)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from millstream.errors import CheckpointMismatch, ViewStoreUnavailable
-from millstream.explain.describe import does, title
 from millstream.explain.wording import Wording
 from millstream.log import open_log
 from millstream.log.archive import whole_bounds
@@ -74,7 +73,7 @@ def change_of(pipeline: Pipeline) -> Change:
     }  # fmt: skip
     state = there.kernels if there is not None else {}
     wording = Wording(chain)
-    told = {key: f"{title(each.spec)}: {does(each.spec, wording.say(each))}" for key, each in kernels(chain).items()}
+    told = {key: f"{each.spec.title()}: {each.spec.does(wording.say(each))}" for key, each in kernels(chain).items()}
     records, gaps = 0, []
     with open_log(pipeline.log, create=False, kafka=pipeline.kafka) as log:
         for feed in chain.feeds:
