@@ -11,31 +11,18 @@ An expression that can fail takes the conditions that are written before it alon
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from dataclasses import replace
 
 from millstream.plan import spec as specs
-from millstream.plan.chain import (
-    ADMIT,
-    DRIVER,
-    ORIGIN,
-    Asked,
-    Chain,
-    Computed,
-    Feed,
-    Operator,
-    Output,
-    Port,
-    ViewPlan,
-    WindowBound,
-)
+from millstream.plan.chain import ADMIT, DRIVER, ORIGIN, Asked, Chain, Computed, Feed, Operator, Output, Port, ViewPlan
 from millstream.plan.fuse import fuse
+from millstream.plan.makers import Bounds, Guard, Maker, Rows, Sides, held
 from millstream.plan.operators import hold_until_close
 from millstream.plan.operators.clauses import micros
 from millstream.plan.operators.contract import Laid
 from millstream.plan.pushdown import pushed
 from millstream.plan.select_kernel import OneInput, bounds, lay, lay_join
-from millstream.plan.spec import Changelog, JoinSpec, Spec, TableJoin
+from millstream.plan.spec import Changelog, JoinSpec, TableJoin
 from millstream.plan.watermarks import clocked
 from millstream.relation import expression
 from millstream.relation.nodes import (
@@ -59,7 +46,7 @@ from millstream.relation.nodes import (
     inputs_of,
     output_columns,
 )
-from millstream.relation.predicate import is_arithmetic, kinds_of, never_fails, never_null
+from millstream.relation.predicate import never_null
 
 __all__ = [
     "ADMIT",
@@ -85,161 +72,13 @@ def build_chain(views: Sequence[ViewPlan], *, buckets: int, to: str, tasks: int 
     return clocked(fuse(_Builder(buckets, tasks).build(pushed(views), to)))
 
 
-@dataclass
-class _Bounds:
-    """The bounds of windows side by side, by the expressions that they are, wherever these go."""
-
-    known: dict[str, WindowBound] = field(default_factory=dict)
-
-    def follow(self, sql: str, columns: Mapping[str, str]) -> str:
-        """Put expressions in the place of columns, and know the bounds in it as they are then."""
-        for each in [each for text, each in self.known.items() if text in sql]:
-            moved = each.over(columns)
-            self.known[moved.expression] = moved
-        return expression.substitute(sql, columns)
-
-
-Guard: TypeAlias = tuple[str, ...]
-"""Conditions under which an expression is asked for, in the order in which they are written."""
-
-_Wanted: TypeAlias = dict[tuple[str, Guard], str]
-
-
-@dataclass
-class _Maker:
-    """Who makes rows: a feed, or an operator whose ports are still being found."""
-
-    number: int
-    stage: int
-    source: Source | None = None
-    """Set for a feed."""
-    feed: _Maker | None = None
-    """Where expressions over its rows are computed: at the feed, before any kernel. None after an aggregate or a join."""
-    sides: _Sides | None = None
-    """Set for a join."""
-    spec: Spec | None = None
-    inputs: tuple[int, ...] = ()
-    key: tuple[str, ...] = ()
-    expressions: dict[tuple[str, str], Asked] = field(default_factory=dict)
-    """Of a feed: by text and guard."""
-    ports: list[Port] = field(default_factory=list)
-    retract: bool = False
-    insert_only: bool = False
-    hold: tuple[int | None, ...] = ()
-
-    def column(self, sql: str, guard: Guard = (), written: str = "") -> str | None:
-        """The column that holds this expression where the guard is true; None if it must be computed from the columns there are."""
-        if self.feed is not None:
-            return self.feed.ask(sql, guard, written or sql).name
-        return self.sides.column(sql, guard) if self.sides is not None else expression.plain_column(sql)
-
-    def ask(self, sql: str, guard: Guard, written: str) -> Asked:
-        """An expression of a feed: the same for all who ask for it under the same guard, or for one that cannot fail."""
-        assert self.source is not None  # noqa: S101
-        total = never_fails(sql, kinds_of(self.source))
-        condition = "" if total else never_null(guard)
-        name = f"_c{len(self.expressions)}"
-        return self.expressions.setdefault((sql, condition), Asked(name, sql, condition, written, total))
-
-    def value(self, sql: str) -> str:
-        """The expression over columns as they are called here."""
-        if self.sides is None:
-            return sql
-        names = {name: self.sides.column(expression.quote(name)) for name in sorted(self.sides.used(sql))}
-        return self.sides.windows.follow(sql, {name: column for name, column in names.items() if column})
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """Rows on their way up a relation: who makes them, what each column is there, which rows count."""
-
-    maker: _Maker
-    columns: Mapping[str, str]
-    where: tuple[str, ...] = ()
-
-    @property
-    def condition(self) -> str:
-        """All conditions as one that is never null."""
-        return never_null(self.where)
-
-
-@dataclass(frozen=True)
-class _Sides:
-    """The two sides of a join, and what is wanted of each: expressions there, and their names in the join's rows."""
-
-    node: Join
-    rows: tuple[_Rows, _Rows]
-    windows: _Bounds
-    wanted: tuple[_Wanted, _Wanted] = field(default_factory=lambda: ({}, {}))
-
-    def used(self, sql: str) -> frozenset[str]:
-        """The columns of the join that an expression uses."""
-        return expression.check(sql, output_columns(self.node), "expression")
-
-    def below(self, sql: str, only: int | None = None) -> tuple[int, str] | None:
-        """The side on which an expression can be computed, and the expression there; None if on neither."""
-        used = self.used(sql)
-        for side, (rows, null) in enumerate(zip(self.rows, self.node.nullable, strict=True)):
-            if only not in (None, side):
-                continue
-            columns = {name: rows.columns[name] for name in output_columns((self.node.left, self.node.right)[side])}
-            for each in self.node.on:
-                columns = {name: text for name, text in columns.items() if name.lower() != each.name.lower()}
-                if each.name and not null:
-                    here = expression.substitute((each.left, each.right)[side], rows.columns)
-                    columns[each.name] = here
-            if used <= columns.keys() and not (null and expression.plain_column(sql) is None):
-                return side, self.windows.follow(sql, columns)
-        return None
-
-    def key(self, sql: str) -> str | None:
-        """The key of the join that an expression is."""
-        name = (expression.plain_column(sql) or "").lower()
-        return next(
-            (f"_k{index}" for index, each in enumerate(self.node.on) if name and each.name.lower() == name), None
-        )
-
-    def guarded(self, sql: str, side: int, guard: Guard) -> tuple[Guard, bool]:
-        """What of a guard a side can tell, for an expression there; and whether that is all of it."""
-        kinds, there, whole = kinds_of(self.node), [], True
-        if never_fails(sql, kinds):
-            return (), True
-        for each in guard:
-            found = self.below(each, side)
-            if found is not None and (whole or never_fails(each, kinds)):
-                there.append(found[1])
-            else:
-                whole = False
-        return tuple(there), whole
-
-    def column(self, sql: str, guard: Guard = ()) -> str | None:
-        """The column of the join that holds an expression, asking the side for it.
-
-        Where that side cannot tell all of the guard, the expression is computed after the join, if it can be computed there.
-        """
-        found = self.below(sql)
-        if (key := self.key(sql)) is not None or found is None:
-            return key
-        side, text = found
-        there, whole = self.guarded(sql, side, guard)
-        if not whole and is_arithmetic(sql, kinds_of(self.node)):
-            return None
-        wanted = self.wanted[side]
-        return wanted.setdefault((text, there), f"_{'lr'[side]}{len(wanted)}")
-
-    def holds(self, sql: str, guard: Guard = ()) -> bool:
-        """Whether an expression can be a column of the join."""
-        found = self.below(sql)
-        return self.key(sql) is not None or (found is not None and self.guarded(sql, found[0], guard)[1])
-
-
 class _Builder:
     def __init__(self, buckets: int, tasks: int) -> None:
         self.buckets, self.tasks = buckets, tasks
-        self.makers: list[_Maker] = []
-        self.known: dict[tuple[Node, str], _Maker] = {}
+        self.makers: list[Maker] = []
+        self.known: dict[tuple[Node, str], Maker] = {}
         self.outputs: list[Output] = []
-        self.windows = _Bounds()
+        self.windows = Bounds()
 
     def build(self, views: Sequence[ViewPlan], to: str) -> Chain:
         # By name: state goes by these numbers, and views may change places in the file.
@@ -288,20 +127,20 @@ class _Builder:
             windows=tuple(self.windows.known.values()),
         )
 
-    def _asked(self, feed: _Maker) -> tuple[Asked, ...]:
+    def _asked(self, feed: Maker) -> tuple[Asked, ...]:
         """What is asked of a feed, with the bounds of windows that are among it."""
         return tuple(
             replace(each, window=self.windows.known.get(each.expression)) for each in feed.expressions.values()
         )
 
-    def _make(self, node: Node, role: str, stage: int) -> _Maker:
-        maker = self.known[node, role] = _Maker(len(self.makers), stage)
+    def _make(self, node: Node, role: str, stage: int) -> Maker:
+        maker = self.known[node, role] = Maker(len(self.makers), stage)
         self.makers.append(maker)
         return maker
 
     # from the source upwards
 
-    def _rows(self, node: Node, emit: Emit, as_said: bool = False, early: bool = False) -> _Rows:
+    def _rows(self, node: Node, emit: Emit, as_said: bool = False, early: bool = False) -> Rows:
         """The rows of a relation; ``as_said`` those of a table as its records say them, before any replaces another.
 
         ``early`` those of windows that are still open too: who takes them waits for the end itself.
@@ -312,7 +151,7 @@ class _Builder:
                 columns = {name: expression.quote(name) for name in (*output_columns(node), *META_COLUMNS)}
                 if node.time is not None and node.time.said:
                     columns[node.time.column] = node.time.said
-                return _Rows(maker, columns)
+                return Rows(maker, columns)
             case Where():
                 rows = self._rows(node.input, emit, as_said, early)
                 return replace(rows, where=(*rows.where, expression.substitute(node.condition, rows.columns)))
@@ -322,7 +161,7 @@ class _Builder:
                 return replace(rows, columns=columns)
             case Aggregate() | Over() | Top() | Deduplicate() | Union() | Explode() | MapGroups():
                 columns = {name: expression.quote(name) for name in output_columns(node)}
-                return _Rows(self._operator(node, emit), columns)
+                return Rows(self._operator(node, emit), columns)
             case Windowed():
                 rows = self._windows(node, emit)
                 if emit == "changes" or early:
@@ -330,11 +169,11 @@ class _Builder:
                 maker = self.known.get((node, "hold")) or self._kernel(
                     node, "hold", emit, hold_until_close.lay(node), (node,), (rows,)
                 )
-                return _Rows(maker, {name: expression.quote(name) for name in output_columns(node)})
+                return Rows(maker, {name: expression.quote(name) for name in output_columns(node)})
             case Join():
-                return _Rows(self._join(node, emit), {name: expression.quote(name) for name in output_columns(node)})
+                return Rows(self._join(node, emit), {name: expression.quote(name) for name in output_columns(node)})
 
-    def _feed(self, source: Source) -> _Maker:
+    def _feed(self, source: Source) -> Maker:
         maker = self.known.get((source, "feed"))
         if maker is None:
             maker = self._make(source, "feed", ADMIT)
@@ -342,7 +181,7 @@ class _Builder:
             maker.feed, maker.insert_only = maker, source.kind == "stream"
         return maker
 
-    def _changelog(self, source: Source) -> _Maker:
+    def _changelog(self, source: Source) -> Maker:
         maker = self.known.get((source, "changelog"))
         if maker is None:
             feed = self._feed(source)
@@ -351,11 +190,11 @@ class _Builder:
             maker.spec = Changelog(source.key, ())
         return maker
 
-    def _windows(self, node: Windowed, emit: Emit) -> _Rows:
+    def _windows(self, node: Windowed, emit: Emit) -> Rows:
         """The rows of windows, as they come: side by side those are two more columns, others are rows of their own."""
         if not isinstance(node.window, Tumbling):
             columns = {name: expression.quote(name) for name in output_columns(node)}
-            return _Rows(self._operator(node, emit), columns)
+            return Rows(self._operator(node, emit), columns)
         rows = self._rows(node.input, emit)
         columns = {name: rows.columns[name] for name in output_columns(node.input)}
         for each in bounds(node.window, columns[node.window.column]):
@@ -363,7 +202,7 @@ class _Builder:
             columns[each.name] = each.expression
         return replace(rows, columns=columns)
 
-    def _operator(self, node: OneInput, emit: Emit) -> _Maker:
+    def _operator(self, node: OneInput, emit: Emit) -> Maker:
         """A kernel with one input; several relations may flow into it."""
         known = self.known.get((node, emit))
         if known is not None:
@@ -375,8 +214,8 @@ class _Builder:
         return self._kernel(node, emit, emit, laid, below, inputs)
 
     def _kernel(
-        self, node: Node, role: str, emit: Emit, laid: Laid, below: Sequence[Node], inputs: Sequence[_Rows]
-    ) -> _Maker:
+        self, node: Node, role: str, emit: Emit, laid: Laid, below: Sequence[Node], inputs: Sequence[Rows]
+    ) -> Maker:
         """A kernel that does what was laid, over the rows of these relations."""
         maker = self._make(node, role, max(rows.maker.stage for rows in inputs) + 1)
         maker.inputs = tuple(dict.fromkeys(rows.maker.number for rows in inputs))
@@ -398,21 +237,21 @@ class _Builder:
             rows.maker.retract = True  # what is taken back must be said: an aggregate cannot look it up
         return maker
 
-    def _join(self, node: Join, emit: Emit) -> _Maker:
+    def _join(self, node: Join, emit: Emit) -> Maker:
         known = self.known.get((node, emit))
         if known is not None:
             return known
         left = self._rows(node.left, emit)
         right = self._rows(node.right, emit, as_said=bool(node.as_of))
         maker = self._make(node, emit, max(left.maker.stage, right.maker.stage) + 1)
-        maker.inputs, maker.sides = (left.maker.number, right.maker.number), _Sides(node, (left, right), self.windows)
+        maker.inputs, maker.sides = (left.maker.number, right.maker.number), Sides(node, (left, right), self.windows)
         maker.key, maker.insert_only = node.natural_key(), node.is_insert_only(emit)
         left.maker.retract = right.maker.retract = True
         insert_only = left.maker.insert_only and right.maker.insert_only
         maker.spec, maker.hold = lay_join(node, insert_only)  # its columns are known at the end
         return maker
 
-    def _feed_join(self, maker: _Maker, sides: _Sides) -> None:
+    def _feed_join(self, maker: Maker, sides: Sides) -> None:
         """Let both sides send the join what its readers want, its keys and its times."""
         node = sides.node
         keys = tuple(f"_k{index}" for index in range(len(node.on)))
@@ -439,7 +278,7 @@ class _Builder:
         maker.spec = replace(maker.spec, left=names[0], right=names[1])
 
     def _connect(
-        self, rows: _Rows, port: Port, wanted: Mapping[str, str], guards: Mapping[str, Guard] | None = None
+        self, rows: Rows, port: Port, wanted: Mapping[str, str], guards: Mapping[str, Guard] | None = None
     ) -> None:
         """Add a port to whoever makes these rows; ``guards`` are conditions for single columns, besides those for all of them."""
         maker = rows.maker
@@ -458,7 +297,7 @@ class _Builder:
             keep = maker.column(rows.condition, written=said) or maker.value(rows.condition)
         maker.ports.append(replace(port, columns=tuple(columns), keep=keep, computed=tuple(computed), said=said))
 
-    def _feed_changelog(self, maker: _Maker) -> None:
+    def _feed_changelog(self, maker: Maker) -> None:
         """Let the table's feed send the kernel what all its readers want: computed there, kept in the kernel's state."""
         feed = maker.feed
         assert feed is not None  # noqa: S101
@@ -468,7 +307,7 @@ class _Builder:
         kept = tuple(sorted(values, key=lambda name: int(name[2:])))
         maker.spec = Changelog(maker.key, kept)
         port = Port(maker.stage, maker.number, (), None, maker.key, self.buckets, tasks=self.tasks)
-        self._connect(_Rows(feed, {}), port, {name: expression.quote(name) for name in maker.key})
+        self._connect(Rows(feed, {}), port, {name: expression.quote(name) for name in maker.key})
         feed.ports[-1] = replace(feed.ports[-1], columns=(*feed.ports[-1].columns, *((name, name) for name in kept)))
 
     # views
@@ -484,7 +323,7 @@ class _Builder:
         port = Port(DRIVER, number, ())
         texts = [rows.columns[name] for name in names]
         sides = maker.sides
-        if maker.feed is None and not (sides and _held(sides, texts, rows)):
+        if maker.feed is None and not (sides and held(sides, texts, rows)):
             raw = output_columns(next(node for (node, _), known in self.known.items() if known is maker))
             if sides is not None:
                 used = frozenset[str]().union(*map(sides.used, (*texts, *rows.where)))
@@ -499,17 +338,12 @@ class _Builder:
             made = Output(number, view.name, view.to, names, select, (), view.key, append)
         self.outputs.append(replace(made, refused=view.refused, kept=view.kept))
 
-    def _late_view(self, maker: _Maker, source: Source, to: str) -> None:
+    def _late_view(self, maker: Maker, source: Source, to: str) -> None:
         """The side table of a stream with ``late="route"``: every column of what came too late."""
         names = output_columns(source)
         number = len(self.outputs)
         port = Port(DRIVER, number, (), late=True)
-        self._connect(_Rows(maker, {}), port, {name: expression.quote(name) for name in names})
+        self._connect(Rows(maker, {}), port, {name: expression.quote(name) for name in names})
         select = tuple(Named(name, name) for name in names)
         # What came too late is a dead letter already, and its side table has no definition to say otherwise.
         self.outputs.append(Output(number, f"{source.name}_late", to, names, select, (), (), True, "dead_letter"))
-
-
-def _held(sides: _Sides, texts: Sequence[str], rows: _Rows) -> bool:
-    """Whether all that a view wants of a join can be columns of it."""
-    return all(sides.holds(text, rows.where) for text in texts) and (not rows.where or sides.holds(rows.condition))
