@@ -1,23 +1,52 @@
-"""Scalar expressions and aggregates as Spark SQL text: read, checked and rewritten, without Spark.
+"""Scalar expressions and aggregates as Spark SQL text, read and checked without Spark.
 
-Text is only ever cut at the places where its tokens begin and end, and never written anew from a parsed tree: what Spark
-gets is what the user wrote, apart from the columns that were replaced. The parser is there to say which words are columns.
-Names of columns compare without regard to case, as in Spark.
+What is asked of expressions elsewhere is here under one name: also what :mod:`millstream.relation.rewrite` and
+:mod:`millstream.relation.syntax` do with them.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import lru_cache
+from collections.abc import Iterable, Iterator, Mapping
 
-from sqlglot import ParseError, Token, TokenError, TokenType, exp, parse_one
+from sqlglot import Token, TokenType, exp
 
 from millstream.errors import PlanError
 from millstream.relation.clauses import META_COLUMNS, Aggregation, Function, Named, Ordering
 from millstream.relation.foreign_names import meant_aggregate, meant_text
-from millstream.relation.schema import DIALECT, tokens_of
+from millstream.relation.rewrite import replace_calls, replace_columns, substitute
+from millstream.relation.syntax import (
+    CALLED_WITHOUT_BRACKETS,
+    between_commas,
+    closing_bracket,
+    free_columns,
+    is_column,
+    lower_column,
+    parse,
+    plain_column,
+    quote,
+    words_of,
+)
+
+__all__ = [
+    "AGGREGATES",
+    "GENERATORS",
+    "call_of",
+    "check",
+    "is_column",
+    "lower_column",
+    "parse_aggregate",
+    "parse_item",
+    "parse_named",
+    "parse_order",
+    "paths",
+    "plain_column",
+    "quote",
+    "replace_calls",
+    "replace_columns",
+    "substitute",
+]
 
 
 def _words(text: str) -> frozenset[str]:
@@ -51,12 +80,10 @@ _UNREPEATABLE = _words(
     " localtimestamp monotonically_increasing_id now rand randn random randstr reflect session_user shuffle"
     " spark_partition_id try_reflect uniform user uuid version"
 )
-_UNREPEATABLE_WORDS = _words("current_date current_time current_timestamp current_user localtimestamp session_user")
 AGGREGATES = frozenset(_AGGREGATES) | _OTHER_AGGREGATES
 """The names of aggregates, those among them that are refused too."""
 GENERATORS = _GENERATORS
 _REPEAT_HINT = "a replay must give the same answer; use the event's time or _append_time"
-_PREFIX = "SELECT "  # so that a column named like a statement (comment, show, set) is read as a column
 
 
 def check(sql: str, columns: Iterable[str], what: str) -> frozenset[str]:
@@ -67,13 +94,13 @@ def check(sql: str, columns: Iterable[str], what: str) -> frozenset[str]:
     >>> sorted(check("lower(Page) || transform(tags, t -> t.name)[0]", ["page", "tags", "at"], "a key"))
     ['page', 'tags']
     """
-    tree = _parse(sql, what)
+    tree = parse(sql, what)
     if isinstance(tree, exp.Alias | exp.Aliases):
         raise PlanError(f"{what} `{sql}`: expected an expression; found one with a name", hint="leave out the AS")
     _refuse_non_scalar(tree, sql, what)
     declared = {name.lower(): name for name in columns}
     used = set()
-    for column in _free_columns(tree):
+    for column in free_columns(tree):
         name = column.parts[0].name
         if name.lower() not in declared:
             raise _unknown(name, declared, sql, what)
@@ -87,87 +114,8 @@ def paths(sql: str) -> frozenset[tuple[str, ...]]:
     >>> sorted(paths("bid.price * 2 + size(Tags)"))
     [('bid', 'price'), ('tags',)]
     """
-    tree = _parse(sql, "expression")
-    return frozenset(tuple(part.name.lower() for part in column.parts) for column in _free_columns(tree))
-
-
-def substitute(sql: str, mapping: Mapping[str, str]) -> str:
-    """Put expressions in the place of columns; a column that is not in ``mapping`` stays.
-
-    Where every column stands for itself the text comes back as it was. Field names of ``struct(a, b)`` are kept; those of
-    ``arrays_zip(a, b)``, which Spark also takes from the columns, are not.
-
-    >>> substitute("amount * 2", {"amount": "price + tax"})
-    '(price + tax) * 2'
-    """
-    replacements = {name.lower(): text for name, text in mapping.items()}
-
-    def stand_in(names: tuple[str, ...], _: int) -> tuple[int, str] | None:
-        replacement = replacements.get(names[0].lower())
-        return None if replacement is None else (1, replacement)
-
-    return replace_columns(sql, stand_in)
-
-
-def replace_columns(sql: str, stand_in: Callable[[tuple[str, ...], int], tuple[int, str] | None]) -> str:
-    """Put expressions in the place of columns, each as it is written: ``a``, or ``t.a`` with a table or a struct before it.
-
-    ``stand_in`` gets the names and where in the text they begin. It gives how many of the names to replace and with what, or None
-    to leave them.
-
-    >>> replace_columns("b.price * b.n", lambda names, _: (2, names[1]))
-    'price * n'
-    """
-    tree = _parse(sql, "expression")
-    tokens = _tokens(sql, "expression")
-    at = {token.start: index for index, token in enumerate(tokens)}
-    edits: list[tuple[int, int, str]] = []
-    for column in _free_columns(tree):
-        start, _ = _span(column.parts[0])
-        found = stand_in(tuple(part.name for part in column.parts), start)
-        if found is None:
-            continue
-        count, replacement = found
-        last, (inner, end) = column.parts[-1], _span(column.parts[count - 1])
-        same = (plain_column(replacement) or "").lower() == column.parts[count - 1].name.lower()
-        if same and count == 1:
-            continue
-        _refuse_capture(column, replacement, sql)
-        if same:
-            edits.append((start, inner, ""))
-            continue
-        alone = count == 1 and _is_alone(tokens, at[start])
-        edits.append((start, end, _trim(replacement) if alone else _operand(replacement)))
-        if (name := _field_name(column)) is not None:
-            _, end = _span(last)
-            edits.append((end, end, f" AS {quote(name)}"))
-    parts, done = [], 0
-    for start, end, text in sorted(edits, key=lambda edit: edit[:2]):
-        parts += [sql[done:start], text]
-        done = end
-    return "".join((*parts, sql[done:]))
-
-
-def replace_calls(sql: str, stand_in: Callable[[str, str], str | None]) -> str:
-    """Put expressions in the place of calls; ``stand_in`` gets the function's name and the text of its arguments, inner calls first.
-
-    >>> replace_calls("f(g(a), 1) + 2", lambda name, arguments: f"other({arguments})" if name == "g" else None)
-    'f(other(a), 1) + 2'
-    """
-    tokens = _tokens(sql, "expression") if sql.strip() else []
-    parts, done = [], 0
-    for called, opening, index in zip(tokens, tokens[1:], range(1, len(tokens)), strict=False):
-        end = _closing(tokens, index)
-        if called.start < done or end is None or not re.fullmatch(r"\w+", called.text):
-            continue
-        arguments = replace_calls(sql[opening.end + 1 : tokens[end].start], stand_in)
-        replacement = stand_in(called.text, arguments)
-        parts += [
-            sql[done : called.start],
-            f"{sql[called.start : opening.end + 1]}{arguments})" if replacement is None else replacement,
-        ]
-        done = tokens[end].end + 1
-    return "".join((*parts, sql[done:]))
+    tree = parse(sql, "expression")
+    return frozenset(tuple(part.name.lower() for part in column.parts) for column in free_columns(tree))
 
 
 def parse_named(text: str) -> Named:
@@ -190,8 +138,8 @@ def parse_item(text: str) -> tuple[str, str | None]:
     >>> parse_item("count(*) n"), parse_item("count(*)")
     (('count(*)', 'n'), ('count(*)', None))
     """
-    tree = _parse(text, "column")
-    tokens = _tokens(text, "column")
+    tree = parse(text, "column")
+    tokens = words_of(text, "column")
     name = None
     if isinstance(tree, exp.Alias):
         name = str(tree.args["alias"].name)
@@ -212,10 +160,10 @@ def parse_aggregate(name: str, text: str, columns: Iterable[str]) -> Aggregation
     """
     what = f"aggregate {name}"
     columns = tuple(columns)
-    _parse(text, what)
-    tokens = _tokens(text, what)
+    parse(text, what)
+    tokens = words_of(text, what)
     call = tokens[0].text.lower()
-    close = _closing(tokens, 1)
+    close = closing_bracket(tokens, 1)
     if close is None or call not in _AGGREGATES:
         found = "another expression" if close is None else repr(call)
         raise PlanError(
@@ -227,14 +175,14 @@ def parse_aggregate(name: str, text: str, columns: Iterable[str]) -> Aggregation
     if inside and inside[0].token_type == TokenType.DISTINCT:
         if call != "count":
             raise PlanError(f"{what} `{text}`: only count has DISTINCT", hint="collect_set(e) has each value once")
-        arguments = _arguments(inside[1:], text)
+        arguments = between_commas(inside[1:], text)
         if len(arguments) != 1:
             raise PlanError(
                 f"{what} `{text}`: expected one expression to count; found {len(arguments)}", hint=_STRUCT_HINT
             )
         check(arguments[0], columns, what)
         return Aggregation(name, "count_distinct", _filtered(arguments, condition), written=text.strip())
-    arguments = _arguments(inside, text)
+    arguments = between_commas(inside, text)
     if call == "count" and len(arguments) == 1 and (arguments[0] == "*" or arguments[0].isdigit()):
         return Aggregation(name, "count", (f"CASE WHEN {condition} THEN 1 END",) if condition else ())
     if call in ("first", "last") and len(arguments) == 1:
@@ -271,11 +219,11 @@ def call_of(text: str, what: str) -> tuple[str, tuple[str, ...]] | None:
     >>> call_of("lag(price * n, 2)", "a look")
     ('lag', ('price * n', '2'))
     """
-    _parse(text, what)
-    tokens = _tokens(text, what)
-    if _closing(tokens, 1) != len(tokens) - 1:
+    parse(text, what)
+    tokens = words_of(text, what)
+    if closing_bracket(tokens, 1) != len(tokens) - 1:
         return None
-    return tokens[0].text.lower(), _arguments(tokens[2:-1], text)
+    return tokens[0].text.lower(), between_commas(tokens[2:-1], text)
 
 
 def parse_order(text: str, columns: Iterable[str], what: str) -> tuple[Ordering, ...]:
@@ -288,8 +236,8 @@ def parse_order(text: str, columns: Iterable[str], what: str) -> tuple[Ordering,
     if not isinstance(text, str):
         raise PlanError(f"{what}: expected an order as text; found {text!r}", hint=meant_text(text) or '"n DESC, at"')
     made = []
-    for part in _arguments(_tokens(text, what), text):
-        words = _tokens(part, what)
+    for part in between_commas(words_of(text, what), text):
+        words = words_of(part, what)
         descending = words[-1].text.upper() == "DESC"
         if words[-1].text.upper() in ("FIRST", "LAST"):
             raise PlanError(
@@ -302,94 +250,8 @@ def parse_order(text: str, columns: Iterable[str], what: str) -> tuple[Ordering,
     return tuple(made)
 
 
-@lru_cache(maxsize=4096)  # a chain asks hundreds of times about a few names
-def plain_column(sql: str) -> str | None:
-    """Give the column's name if the expression is nothing but a column.
-
-    >>> plain_column("`unit price`"), plain_column("price + 1"), plain_column("order.price")
-    ('unit price', None, None)
-    """
-    tree = _parse(sql, "expression")
-    if isinstance(tree, exp.Column) and len(tree.parts) == 1 and isinstance(tree.this, exp.Identifier):
-        return tree.name
-    return None
-
-
-def lower_column(sql: str) -> str:
-    """The column's name in lower case if the expression is nothing but a column; nothing otherwise.
-
-    >>> lower_column("Page"), lower_column("upper(page)")
-    ('page', '')
-    """
-    return (plain_column(sql) or "").lower()
-
-
-def is_column(sql: str, name: str) -> bool:
-    """Whether an expression is nothing but this column.
-
-    >>> is_column("Page", "page"), is_column("upper(page)", "page")
-    (True, False)
-    """
-    return lower_column(sql) == name.lower()
-
-
-def quote(name: str) -> str:
-    """Write a column's name as an expression: as it is where that reads as the column, else in backquotes.
-
-    >>> quote("page"), quote("unit price"), quote("values")
-    ('page', '`unit price`', '`values`')
-    """
-    if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) and name.lower() not in _UNREPEATABLE_WORDS:
-        try:
-            if plain_column(name) == name:
-                return name
-        except PlanError:
-            pass  # a keyword
-    return "`" + name.replace("`", "``") + "`"
-
-
 _AGGREGATE_HINT = "one aggregate a name; compute with their results in a select() after"
-_OPENING = (TokenType.L_PAREN, TokenType.L_BRACKET)
-_CLOSING = (TokenType.R_PAREN, TokenType.R_BRACKET)
 _STRUCT_HINT = "count one expression, such as struct(a, b), or rows: count(*)"
-
-
-def _tokens(sql: str, what: str) -> list[Token]:
-    try:
-        tokens = tokens_of(sql)
-    except TokenError as error:
-        raise PlanError(f"{what} `{sql}`: this is not Spark SQL (is a quote or comment left open?)") from error
-    if not tokens:
-        raise PlanError(f"{what}: expected a Spark SQL expression; found nothing")
-    return tokens
-
-
-def _parse(sql: str, what: str) -> exp.Expr:
-    """Read one expression, or one with a name."""
-    if not isinstance(sql, str):
-        raise PlanError(f"{what}: expected a Spark SQL expression as text; found {sql!r}", hint=meant_text(sql))
-    tokens = _tokens(sql, what)
-    try:
-        tree = _tree(sql)
-    except ParseError as error:
-        found = error.errors[0]["highlight"] if error.errors else None
-        near = f"; it stops making sense at {found!r}" if found else ""
-        raise PlanError(f"{what} `{sql}`: this is not Spark SQL{near}") from error
-    except RecursionError as error:
-        raise PlanError(f"{what}: an expression of {len(tokens)} words is nested too deeply") from error
-    more = [] if isinstance(tree, exp.Select) else ["another statement"]
-    more += [key.rstrip("_") for key, value in tree.args.items() if value and key != "expressions"]
-    # A comma at the end is none to the parser, so it is looked for here.
-    if more or len(tree.expressions) != 1 or tokens[-1].token_type == TokenType.COMMA:
-        found = more[0] if more else "a list"
-        raise PlanError(f"{what} `{sql}`: expected one expression; found {found}")
-    first: exp.Expr = tree.expressions[0]
-    return first
-
-
-@lru_cache(maxsize=1024)  # one definition asks many times about the same texts; nobody changes a tree
-def _tree(sql: str) -> exp.Expr:
-    return parse_one(_PREFIX + sql, dialect=DIALECT)
 
 
 def _refuse_non_scalar(tree: exp.Expr, sql: str, what: str) -> None:
@@ -404,7 +266,7 @@ def _refuse_non_scalar(tree: exp.Expr, sql: str, what: str) -> None:
         raise refuse("a window function (OVER)", "aggregate with group_by(…).agg(…)")
     if tree.find(exp.Placeholder, exp.Parameter):
         raise refuse("a parameter", "put the value into the text")
-    for name, is_call in _names(_tokens(sql, what)):
+    for name, is_call in _names(words_of(sql, what)):
         if is_call and (name in _AGGREGATES or name in _OTHER_AGGREGATES):
             raise refuse(f"the aggregate {name}", "aggregate with group_by(…).agg(…), then go on from its result")
         if is_call and name in _RANKINGS:
@@ -415,7 +277,7 @@ def _refuse_non_scalar(tree: exp.Expr, sql: str, what: str) -> None:
             raise refuse(
                 f"{name}, which makes rows", "higher-order functions such as transform and filter work on arrays"
             )
-        if name in (_UNREPEATABLE if is_call else _UNREPEATABLE_WORDS):
+        if name in (_UNREPEATABLE if is_call else CALLED_WITHOUT_BRACKETS):
             raise refuse(f"{name}, which is not the same each time", _REPEAT_HINT)
     if tree.find(exp.Star):
         raise refuse("*", "name the columns")
@@ -437,28 +299,6 @@ def _names(tokens: list[Token]) -> Iterator[tuple[str, bool]]:
             yield token.text.lower(), is_call
 
 
-def _free_columns(tree: exp.Expr) -> Iterator[exp.Column]:
-    """The columns in order of their place; a lambda's variables are none."""
-    found = [column for column in tree.find_all(exp.Column) if isinstance(column.parts[0], exp.Identifier)]
-    for column in sorted(found, key=lambda each: _span(each.parts[0])):
-        if column.parts[0].name.lower() not in _lambda_variables(column):
-            yield column
-
-
-def _lambda_variables(node: exp.Expr) -> frozenset[str]:
-    names: set[str] = set()
-    ancestor = node.find_ancestor(exp.Lambda)
-    while ancestor is not None:
-        names |= {variable.name.lower() for variable in ancestor.expressions}
-        ancestor = ancestor.find_ancestor(exp.Lambda)
-    return frozenset(names)
-
-
-def _span(identifier: exp.Expr) -> tuple[int, int]:
-    """Where in the text an identifier is, quotes included."""
-    return identifier.meta["start"] - len(_PREFIX), identifier.meta["end"] + 1 - len(_PREFIX)
-
-
 def _unknown(name: str, declared: Mapping[str, str], sql: str, what: str) -> PlanError:
     close = difflib.get_close_matches(name.lower(), declared, 1)
     shown = ", ".join(each for each in declared.values() if each not in META_COLUMNS) or "none"
@@ -470,81 +310,11 @@ def _unknown(name: str, declared: Mapping[str, str], sql: str, what: str) -> Pla
     return PlanError(f"{what} `{sql}`: no column {name}; there are {shown}", hint=hint)
 
 
-def _refuse_capture(column: exp.Column, replacement: str, sql: str) -> None:
-    variables = _lambda_variables(column)
-    for inner in _free_columns(_parse(replacement, "expression")) if variables else ():
-        if (name := inner.parts[0].name).lower() in variables:
-            raise PlanError(
-                f"expression `{sql}`: {column.parts[0].name} stands for `{replacement}`, whose column {name} is hidden by the"
-                " lambda variable of the same name",
-                hint="call the lambda variable something else",
-            )
-
-
-def _field_name(column: exp.Column) -> str | None:
-    """The field that ``struct(a)`` names after its column, if this is such a column."""
-    field = column.parent
-    if not isinstance(field, exp.PropertyEQ) or field.this.meta.get("start") != column.parts[-1].meta["start"]:
-        return None
-    return str(field.this.name)
-
-
-def _trim(sql: str) -> str:
-    """The text without space and comments around it; a comment at the end would swallow what follows."""
-    tokens = _tokens(sql, "expression")
-    return sql[tokens[0].start : tokens[-1].end + 1]
-
-
-def _is_alone(tokens: list[Token], index: int) -> bool:
-    """Whether a token stands between brackets or commas, so that anything may stand there."""
-    opening, closing = (TokenType.L_PAREN, TokenType.COMMA), (TokenType.R_PAREN, TokenType.COMMA)
-    left = index == 0 or tokens[index - 1].token_type in opening
-    return left and (index + 1 == len(tokens) or tokens[index + 1].token_type in closing)
-
-
-def _operand(sql: str) -> str:
-    """The text in brackets, unless it is one piece already: a column, a literal, a call, or in brackets."""
-    tree, tokens, text = _parse(sql, "expression"), _tokens(sql, "expression"), _trim(sql)
-    if isinstance(tree, exp.Column | exp.Literal):
-        return text
-    if isinstance(tree, exp.Paren) and _closing(tokens, 0) == len(tokens) - 1:
-        return text
-    is_call = isinstance(tree, exp.Func) and not isinstance(tree, exp.Binary | exp.Case)
-    return text if is_call and _closing(tokens, 1) == len(tokens) - 1 else f"({text})"
-
-
-def _closing(tokens: list[Token], opening: int) -> int | None:
-    """The bracket that closes the one at ``opening``."""
-    if len(tokens) <= opening or tokens[opening].token_type != TokenType.L_PAREN:
-        return None
-    depth = 0
-    for index in range(opening, len(tokens)):
-        depth += (tokens[index].token_type == TokenType.L_PAREN) - (tokens[index].token_type == TokenType.R_PAREN)
-        if depth == 0:
-            return index
-    return None
-
-
-def _arguments(tokens: list[Token], text: str) -> tuple[str, ...]:
-    """The texts between the commas of a call."""
-    groups: list[list[Token]] = [[]]
-    depth = 0
-    for token in tokens:
-        depth += (token.token_type in _OPENING) - (token.token_type in _CLOSING)
-        if token.token_type == TokenType.COMMA and depth == 0:
-            groups.append([])
-        else:
-            groups[-1].append(token)
-    if groups == [[]]:
-        return ()
-    return tuple(text[group[0].start : group[-1].end + 1] if group else "" for group in groups)
-
-
 def _filter_condition(tokens: list[Token], text: str, columns: Iterable[str], what: str) -> str:
     """The condition of what follows an aggregate's call: FILTER (WHERE …) or nothing."""
     if not tokens:
         return ""
-    if tokens[0].token_type != TokenType.FILTER or _closing(tokens, 1) != len(tokens) - 1:
+    if tokens[0].token_type != TokenType.FILTER or closing_bracket(tokens, 1) != len(tokens) - 1:
         found = text[tokens[0].start : tokens[-1].end + 1]
         raise PlanError(f"{what} `{text}`: expected one aggregate; found {found!r} after it", hint=_AGGREGATE_HINT)
     if tokens[2].token_type != TokenType.WHERE or len(tokens) < 5:
