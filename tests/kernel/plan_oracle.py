@@ -251,6 +251,21 @@ def explode(below: Meaning, array: str, name: str) -> Meaning:
     return meaning
 
 
+def unpivot(below: Meaning, ids: Sequence[str], values: Sequence[str], variable: str, value: str) -> Meaning:
+    """A row for each of several columns."""
+
+    def meaning(world: World) -> Seen:
+        seen = world.see(below)
+        made = [
+            {**{name: row[name] for name in ids}, variable: column, value: row[column]}
+            for row in seen.rows
+            for column in values
+        ]
+        return Seen(made, seen.mark)
+
+    return meaning
+
+
 def map_groups(below: Meaning, keys: Sequence[str], function: Callable[[list[Row]], list[Row]]) -> Meaning:
     """What a function makes of each group, whose rows are sorted."""
 

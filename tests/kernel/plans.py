@@ -352,6 +352,19 @@ def _explode(author: Author, plan: Plan) -> Plan:
     )
 
 
+def _unpivot(author: Author, plan: Plan) -> Plan:
+    kind = author.chance.choice(("int", "float", "text"))
+    values, variable, value = author.some(plan.of(kind), 3), author.name(), author.name()
+    others = [name for name in plan.kinds if name not in values or author.chance.random() < 0.2]
+    ids = others if author.chance.random() < 0.7 else author.some(others, 3)
+    return Plan(
+        plan.relation.unpivot(ids, values, variable, value),
+        {name: plan.kinds[name] for name in ids} | {variable: "text", value: kind},
+        means.unpivot(plan.meaning, ids, values, variable, value),
+        windows=plan.windows and bool({"window_start", "window_end"} & set(ids)),
+    )
+
+
 def _map_groups(author: Author, plan: Plan) -> Plan:
     keys, of = author.keys(plan), author.one(plan.of("int"))
     counted, least = author.name(), author.name()
@@ -500,6 +513,7 @@ OPERATORS: dict[str, Callable[[Author, Plan], Plan]] = {
     "over": _over,
     "deduplicate": _deduplicate,
     "explode": _explode,
+    "unpivot": _unpivot,
     "map_groups": _map_groups,
     "union": _union,
     "interval join": _interval_join,
@@ -508,6 +522,6 @@ OPERATORS: dict[str, Callable[[Author, Plan], Plan]] = {
 }
 _OFTEN = {
     "tumbling": 2, "hopping": 2, "session": 3, "sliding": 2, "deduplicate": 3, "interval join": 7, "as-of join": 4, "regular join": 3,
-    "explode": 2, "map_groups": 0.6, "distinct": 0.6, "over": 1.5,
+    "explode": 2, "unpivot": 2, "map_groups": 0.6, "distinct": 0.6, "over": 1.5,
 }  # fmt: skip
 """How much more often than others an operator is tried first."""

@@ -136,6 +136,7 @@ def _step(chance: Random, relation: Relation, it: dict[str, Relation]) -> Relati
         lambda: relation.union(relation.where(condition(chance, relation))),
         lambda: relation.union(_renamed(chance, relation, "_u").select(*(f"{name}_u AS {name}" for name in relation.columns))),
         lambda: relation.explode("tags", as_="tag"),
+        lambda: relation.unpivot([*relation.columns], [one], "name", "value"),
         *(3 * [lambda: _joined(chance, relation, it)]),
     ]  # fmt: skip
     return chance.choice(steps)()

@@ -231,6 +231,15 @@ def test_a_step_may_have_many_and_a_stage_follows_it() -> None:
     assert made.stages == (0, 1, 2)
 
 
+def test_an_unpivot_runs_where_its_rows_are_made() -> None:
+    made = fused(WINDOWS.unpivot("window_start", ["k", "n"], "name", "value").group_by("name").agg(c="count(*)"))
+    assert made.stages == (0, 1, 2)
+    assert (
+        "each row once for each of k and n: its name as name, its value as value  [stage 1, in the same step as"
+        in str(explain_chain("shop", made))
+    )
+
+
 def test_union_and_explode_have_no_stage_of_their_own() -> None:
     both = A.select("k", "at").union(B.select("k", "at"))
     made = fused(both.group_by("k", tumbling("at", "1 minute")).agg(n="count(*)"))

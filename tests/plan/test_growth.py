@@ -11,7 +11,9 @@ from millstream import Pipeline, Relation
 from millstream.errors import PlanError
 from millstream.explain.explain import explain
 from millstream.frame import rows, span
-from millstream.window import tumbling
+from millstream.plan.lineage import Lineage
+from millstream.runtime.setup import chain_of
+from millstream.window import hopping, tumbling
 
 Sources = dict[str, Relation]
 Make = Callable[[Sources], Relation]
@@ -106,6 +108,13 @@ BOUNDED: dict[str, Make] = {
         .join(it["sales"].windowed(tumbling("sold", "1 day")), ["window_start", "window_end"])
     ),
     "of one time": lambda it: it["clicks"].join(it["sales"], on="user = buyer AND at = sold"),
+    "unpivoted windows": lambda it: (
+        it["clicks"]
+        .windowed(hopping("at", "1 day", "6 hours"))
+        .unpivot("window_start", ["user", "user * 2 AS twice"], "name", "value")
+        .group_by("window_start", "name")
+        .agg(n="max(value)")
+    ),
     "union": lambda it: it["clicks"].select("at").union(it["sales"].select("sold AS at")),
 }
 
@@ -137,3 +146,14 @@ def test_what_grows_with_keys_or_not_at_all_needs_no_word(name: str) -> None:
             pipeline.view("v", makes[name](sources(pipeline)))
             (view,) = explain(pipeline).views
             assert (view.unbounded, bool(view.growing)) == ((), grows)
+
+
+@pytest.mark.parametrize("name", [*KEYS, *BOUNDED])
+def test_marks_reach_all_that_pass_them_on(name: str) -> None:
+    pipeline = Pipeline("shop")
+    makes = KEYS if name in KEYS else BOUNDED
+    pipeline.view("v", makes[name](sources(pipeline)))
+    chain = chain_of(pipeline)
+    lineage = Lineage(chain)
+    marked = [operator for operator in chain.operators if any(port.marks for port in operator.ports)]
+    assert [each.spec for each in marked if not any(port.marks for _, port in lineage.ports_to(each.number))] == []

@@ -114,6 +114,8 @@ PLACES: dict[str, tuple[Relation, dict[str, str]]] = {
     "as of, left": (A.join(T, "k = id", "left", as_of="at").where("name = 'a'"), {"name = 'a'": ""}),
     "a union": (PER_K.select("k").union(B.select("k")).where("k = 1"), {"k = 1": "/Union1"}),
     "explode": (A.explode("tags", as_="tag").where("tag = 'x' AND k = 1"), {"tag = 'x'": "", "k = 1": "/Explode"}),
+    "unpivot": (A.unpivot(["k AS x", "at"], ["k", "v"], "name", "value").where("x = 1 AND name = 'v' AND value > 1"),
+                {"name = 'v' AND value > 1": "", "k = 1": "/Unpivot"}),
     "top": (A.top(2, by="v", per="k").where("k = 1 AND g = 'a'"), {"g = 'a'": "", "k = 1": "/Top"}),
     "top of all": (A.top(2, by="v").where("k = 1"), {"k = 1": ""}),
     "over": (A.over("k", order="at").add(p="lag(v)").where("k = 1 AND g = 'a'"), {"g = 'a'": "", "k = 1": "/Over"}),

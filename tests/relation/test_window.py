@@ -239,6 +239,29 @@ def test_an_exploded_array_is_one_more_column(clicks: Relation) -> None:
         clicks.explode("tags", as_="page")
 
 
+def test_unpivoted_columns_are_rows_with_a_name_and_a_value(clicks: Relation, users: Relation) -> None:
+    made = clicks.unpivot(["k", "at AS seen"], ["n", "n * 2 AS twice"], "name", "value")
+    assert made.columns == ("k", "seen", "name", "value")
+    assert event_time(made.node) == "seen"
+    assert settled(made.node) == {"seen": timedelta(seconds=5)}
+    assert is_insert_only(made.node)
+    assert settled(clicks.unpivot("k", "n", "name", "value").node) == {}
+    assert natural_key(users.unpivot("id", "country", "name", "value").node) == ("id", "name")
+    assert natural_key(users.unpivot("age", "country", "name", "value").node) == ()
+    assert str(made).endswith("unpivot n, n * 2 AS twice as name, value of each k, at AS seen")
+
+
+def test_all_columns_but_the_ids_are_unpivoted_where_none_are_named(users: Relation) -> None:
+    made = users.unpivot("ID", None, "name", "value")
+    assert [each.name for each in made.node.values] == ["country", "age"]  # type: ignore[union-attr]
+    assert made.columns == ("id", "name", "value")
+    assert users.unpivot([], "age", "name", "value").columns == ("name", "value")
+    with pytest.raises(PlanError, match="at least one value column"):
+        users.unpivot(["id", "country", "age"], None, "name", "value")
+    with pytest.raises(AttributeError, match="it is unpivot"):
+        users.melt("id", None, "name", "value")  # type: ignore[attr-defined]
+
+
 def test_a_function_of_groups_says_what_it_gives(shop: Pipeline, clicks: Relation) -> None:
     def longest(frame: pl.DataFrame) -> pl.DataFrame:
         return frame.select("n")
@@ -271,6 +294,14 @@ def test_a_function_of_groups_says_what_it_gives(shop: Pipeline, clicks: Relatio
         (lambda it: it.deduplicate([]), "found none"),
         (lambda it: it.union("x"), "expected relations"),
         (lambda it: it.explode("tags", as_="a b"), "name of the element"),
+        (lambda it: it.unpivot("k", [], "a", "b"), "at least one value column; found none"),
+        (lambda it: it.unpivot("k", ["n", "N"], "a", "b"), "the column n is there twice"),
+        (lambda it: it.unpivot("k", "n", "k", "b"), "the column k is there twice"),
+        (lambda it: it.unpivot("k", "n", "a", "A"), "the column A is there twice"),
+        (lambda it: it.unpivot("k", "n", "a b", "c"), "expected the name of a column; found 'a b'"),
+        (lambda it: it.unpivot("k", "n", "a", None), "expected the name of a column; found None"),
+        (lambda it: it.unpivot("k", "n", "window_end", "b"), "window_end is reserved for windows"),
+        (lambda it: it.unpivot("k", "nn", "a", "b"), "no column nn"),
         (lambda it: it.map_groups(1, "k", "n long"), "expected a function"),
         (lambda it: it.windowed(session("at", "1 minute")), "the same for all rows"),
         (lambda it: it.windowed(tumbling("n", "1 minute")), "windowed: a window over n; expected at"),

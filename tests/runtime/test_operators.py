@@ -75,6 +75,9 @@ def pipeline(folder: Path) -> Pipeline:
     shop.view("active", both.group_by("user", tumbling("at", "1 minute")).agg(n="count(*)"))
     shop.view("tags", searches.explode("tags", as_="tag").group_by("tag").agg(n="count(*)"))
 
+    prices = clicks.unpivot(["user", "at"], ["price", "price * 2 AS twice"], "name", "value")
+    shop.view("prices", prices.group_by("name", tumbling("at", "1 minute")).agg(s="sum(value)"), emit="final")
+
     def spread(frame: pl.DataFrame) -> pl.DataFrame:  # like one in a user's file: no worker can import it
         return frame.select(least=pl.col("price").min(), most=pl.col("price").max())
 

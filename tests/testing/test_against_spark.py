@@ -133,6 +133,37 @@ def busy() -> Pipeline:
     return pipeline
 
 
+def test_unpivoted_columns(spark: SparkSession, tmp_path: Path, trial: Callable[..., Trial]) -> None:
+    def rooms() -> Pipeline:
+        pipeline = Pipeline("rooms")
+        table = pipeline.table("rooms", "id long, day double, night double, name string", key="id")
+        pipeline.view("parts", table.unpivot(["id", "upper(name) AS name"], ["day", "night"], "part", "degrees"))
+        warm = table.unpivot("id", ["day", "night * 2 AS twice"], "part", "degrees").where("degrees > 3")
+        pipeline.view("warm", warm.group_by("part").agg(n="count(*)", s="sum(degrees)"))
+        return pipeline
+
+    chance = random.Random(5)
+    ours, there = trial(rooms()), dict[int, tuple[float | None, float | None, str]]()
+    for number in range(60):
+        row = chance.choice([None, 1.5, 8.25]), chance.choice([2.5, 7.0]), f"room {number}"
+        there[number % 7] = row
+        ours.feed("rooms", [{"id": number % 7, "day": row[0], "night": row[1], "name": row[2]}])
+    ours.feed("rooms", [b"nonsense"])
+    ours.delete("rooms", [{"id": 3}])
+    del there[3]
+    frame = spark.createDataFrame(
+        [(key, *row[:2], row[2].upper()) for key, row in there.items()],
+        "id long, day double, night double, name string",
+    )
+    spread = frame.unpivot(["id", "name"], ["day", "night"], "part", "degrees")
+    found = ours.rows("parts")
+    assert Counter(tuple(row[name] for name in spread.columns) for row in found) == Counter(
+        map(tuple, spread.collect())
+    )
+    assert len(found) == 12
+    assert_a_run_gives_the_same(ours, rooms, spark, tmp_path)
+
+
 @pytest.mark.parametrize("with_spark", [False, True])
 def test_windows_behind_joins(
     with_spark: bool, spark: SparkSession, tmp_path: Path, trial: Callable[..., Trial]

@@ -60,6 +60,8 @@ REFUSED: list[tuple[Callable[[Relation, Relation], Relation], str]] = [
     (lambda s, t: t.top(1, "deep.inner DESC"), "`deep.inner`: maps are neither ordered nor compared"),
     (lambda s, t: t.over("props", order="id").add(k="row_number()"), "`props`: maps are neither ordered nor compared"),
     (lambda s, t: t.group_by("v").agg(k="count(*)"), "`v`: variants are neither ordered nor compared; found variant"),
+    (lambda s, t: t.unpivot("id", ["n", "text"], "name", "value"), "unpivot: expected value columns of one type; found n int, text string"),
+    (lambda s, t: t.unpivot("id", ["n", "n + 1 AS m"], "name", "value").group_by("name").agg(k="max(value)", l="sum(name)"), "`sum(name)`: expected a number; found string"),
     (lambda s, t: t.explode("props", "p"), "explode: expected an array; found map<string, int>"),
     (lambda s, t: t.explode("text", "p"), "explode: expected an array; found string"),
     (lambda s, t: t.group_by("n").agg(k="max(text)").group_by("soundex(k) AS z").agg(c="count(*)"), f"`soundex(k)` {BETWEEN}"),
@@ -75,6 +77,7 @@ TAKEN: list[Callable[[Relation, Relation], Relation]] = [
     ),
     lambda s, t: t.over("id", order="at").add(a="lag(props)", c="lag(deep.inner)"),
     lambda s, t: t.group_by("id").agg(a="sum(my_own(text))"),  # a function of the session's; Spark knows its type
+    lambda s, t: t.unpivot("id", ["n", "n * 2 AS m"], "name", "value").group_by("name").agg(k="sum(value)"),
     lambda s, t: t.select("props").union(t.select("map(text, n) AS props")),
     lambda s, t: t.select("n", "x").union(t.select("n + 1 AS n", "x * 2 AS x")),
     lambda s, t: t.group_by("n").agg(k="max(text)").select("soundex(k) AS z"),  # behind the last kernel Spark computes

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import polars as pl
 
@@ -51,6 +51,16 @@ class State:
             index = names.index(name) if name in names else len(names)
             self.tables[name] = Table(self.store, self.meta, name, index)
         return self.tables[name]
+
+
+@runtime_checkable
+class PassingKernel(Protocol):
+    """A kernel that keeps nothing, so that it runs wherever its rows are made."""
+
+    @property
+    def through(self) -> Callable[[pl.DataFrame], pl.DataFrame]:
+        """Take rows, and give what becomes of them, with weights."""
+        ...
 
 
 class Kernel(Protocol):

@@ -1,4 +1,4 @@
-"""Chunks on their way out: unions and explodes happen here, where their rows are made, and are no stages."""
+"""Chunks on their way out: unions, explodes and unpivots happen here, where their rows are made, and are no stages."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from millstream.kernel.arrow import from_bytes
 from millstream.kernel.exchange.chunk import Chunk, Kind, mark, read_mark
 from millstream.kernel.exchange.send import send
-from millstream.kernel.operators.passthrough import PassKernel
+from millstream.kernel.kernel import PassingKernel
+from millstream.kernel.operators.kernel_of import kernel_of
 from millstream.plan.build import DRIVER, Chain, Operator
-from millstream.plan.spec import Pass
 
 
 @dataclass
@@ -18,12 +18,14 @@ class Passing:
     """The operators of a chain that keep nothing and pass on what comes, with their kernels."""
 
     chain: Chain
-    _kernels: dict[int, tuple[Operator, PassKernel]] = field(default_factory=dict, repr=False)
+    _kernels: dict[int, tuple[Operator, PassingKernel]] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         for each in self.chain.operators:
-            if isinstance(each.spec, Pass):
-                self._kernels[each.number] = each, PassKernel(each.spec)
+            if each.passes:
+                kernel = kernel_of(each.spec)
+                assert isinstance(kernel, PassingKernel)  # noqa: S101
+                self._kernels[each.number] = each, kernel
 
     def on(self, chunks: Iterable[Chunk], bucket: int) -> Iterator[Chunk]:
         """What becomes of chunks that were made in a bucket: those for others as they are, those for operators that pass passed on."""

@@ -19,7 +19,7 @@ from millstream.plan.fuse import fuse
 from millstream.plan.makers import Bounds, Guard, Maker, Rows, Sides, held
 from millstream.plan.operators import hold_until_close
 from millstream.plan.operators.clauses import micros
-from millstream.plan.operators.contract import Laid
+from millstream.plan.operators.contract import Laid, quoted
 from millstream.plan.pushdown import pushed
 from millstream.plan.select_kernel import OneInput, bounds, lay, lay_join
 from millstream.plan.spec import Changelog, JoinSpec, TableJoin
@@ -27,20 +27,14 @@ from millstream.plan.watermarks import clocked
 from millstream.relation import expression
 from millstream.relation.nodes import (
     META_COLUMNS,
-    Aggregate,
-    Deduplicate,
     Emit,
-    Explode,
     Join,
-    MapGroups,
     Named,
     Node,
-    Over,
     Select,
     Source,
     Top,
     Tumbling,
-    Union,
     Where,
     Windowed,
     inputs_of,
@@ -145,6 +139,8 @@ class _Builder:
 
         ``early`` those of windows that are still open too: who takes them waits for the end itself.
         """
+        if isinstance(node, OneInput) and not isinstance(node, Windowed):
+            return Rows(self._operator(node, emit), quoted(output_columns(node)))
         match node:
             case Source():
                 maker = self._feed(node) if node.kind == "stream" or as_said else self._changelog(node)
@@ -159,9 +155,6 @@ class _Builder:
                 rows = self._rows(node.input, emit, as_said, early)
                 columns = {each.name: expression.substitute(each.expression, rows.columns) for each in node.columns}
                 return replace(rows, columns=columns)
-            case Aggregate() | Over() | Top() | Deduplicate() | Union() | Explode() | MapGroups():
-                columns = {name: expression.quote(name) for name in output_columns(node)}
-                return Rows(self._operator(node, emit), columns)
             case Windowed():
                 rows = self._windows(node, emit)
                 if emit == "changes" or early:

@@ -18,6 +18,7 @@ from millstream.plan.operators import (
     over,
     passthrough,
     top,
+    unpivot,
 )
 from millstream.plan.operators.clauses import micros
 from millstream.plan.operators.contract import Laid
@@ -34,10 +35,11 @@ from millstream.relation.nodes import (
     Top,
     Tumbling,
     Union,
+    Unpivot,
     Windowed,
 )
 
-OneInput: TypeAlias = Aggregate | Windowed | Over | Top | Deduplicate | Union | Explode | MapGroups
+OneInput: TypeAlias = Aggregate | Windowed | Over | Top | Deduplicate | Union | Explode | Unpivot | MapGroups
 """What a kernel with one input does; several relations may flow into it."""
 
 
@@ -60,6 +62,8 @@ def lay(node: OneInput, emit: Emit, insert_only: bool) -> Laid:
             return passthrough.lay_union(node)
         case Explode():
             return passthrough.lay_explode(node)
+        case Unpivot():
+            return unpivot.lay(node)
 
 
 def lay_join(node: Join, insert_only: bool) -> tuple[JoinSpec, tuple[int | None, ...]]:

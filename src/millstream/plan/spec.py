@@ -20,6 +20,7 @@ from millstream.plan.operators.over import Over
 from millstream.plan.operators.passthrough import Pass
 from millstream.plan.operators.session import Session
 from millstream.plan.operators.top import Top
+from millstream.plan.operators.unpivot import Unpivot
 
 __all__ = [
     "AsOfJoin",
@@ -40,7 +41,8 @@ __all__ = [
     "Spec",
     "TableJoin",
     "Top",
+    "Unpivot",
 ]
 
 JoinSpec: TypeAlias = TableJoin | IntervalJoin | AsOfJoin | LatestJoin
-Spec: TypeAlias = Changelog | Reduce | Session | Top | Over | Deduplicate | Pass | Hold | Groups | JoinSpec
+Spec: TypeAlias = Changelog | Reduce | Session | Top | Over | Deduplicate | Pass | Unpivot | Hold | Groups | JoinSpec

@@ -25,6 +25,7 @@ _METHODS = {
     "window": 'group_by(window.tumbling("at", "1 minute"))',
     "agg": "group_by().agg(…)",
     **dict.fromkeys(("applyInPandas", "apply", "map", "flatMap", "transform"), "map_groups(f, key, schema)"),
+    "melt": 'unpivot("id", ["a", "b"], "variable", "value")',
     **dict.fromkeys(("crossJoin", "merge"), 'join(other, on="id")'),
     **dict.fromkeys(("show", "collect", "count", "toPandas", "toDF", "toArrow", "writeStream", "write", "cache", "persist"),
                     "view(name, relation) of the pipeline, then run(pipeline) and view.to_polars()"),

@@ -46,6 +46,7 @@ from millstream.relation.operators.select import Select
 from millstream.relation.operators.source import Source
 from millstream.relation.operators.top import Top
 from millstream.relation.operators.union import Union
+from millstream.relation.operators.unpivot import Unpivot
 from millstream.relation.operators.where import Where
 from millstream.relation.operators.windowed import Windowed
 
@@ -85,6 +86,7 @@ __all__ = [
     "Top",
     "Tumbling",
     "Union",
+    "Unpivot",
     "Where",
     "Window",
     "Windowed",
@@ -96,7 +98,19 @@ __all__ = [
 
 
 Node: TypeAlias = (
-    Source | Where | Select | Aggregate | Windowed | Join | Over | Top | Deduplicate | Union | Explode | MapGroups
+    Source
+    | Where
+    | Select
+    | Aggregate
+    | Windowed
+    | Join
+    | Over
+    | Top
+    | Deduplicate
+    | Union
+    | Explode
+    | Unpivot
+    | MapGroups
 )
 
 

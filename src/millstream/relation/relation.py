@@ -33,7 +33,7 @@ from millstream.relation.nodes import (
     Windowed,
     output_columns,
 )
-from millstream.relation.operators import deduplicate, explode, map_groups, over, top, union
+from millstream.relation.operators import deduplicate, explode, map_groups, over, top, union, unpivot
 from millstream.relation.operators.checks import as_list, check_names, named_column
 from millstream.relation.operators.contract import written
 from millstream.relation.properties import event_time, has_aggregate, has_window, natural_key, visible
@@ -178,6 +178,31 @@ class Relation:
             made = explode.explode(self.node, array, as_, place)
             check_names([*self.columns, as_], "explode")
         return Relation(made)
+
+    def unpivot(
+        self,
+        ids: str | Sequence[str],
+        values: str | Sequence[str] | None,
+        variableColumnName: str,  # noqa: N803  # as in PySpark
+        valueColumnName: str,  # noqa: N803
+    ) -> Relation:
+        """Give each row once for each of several columns: the ids, the name of the column, its value; a null is one too.
+
+        As in PySpark, except that the value columns must be of one type, without a cast; expressions with a name are taken as well.
+
+        :param ids: the columns that each of these rows has
+        :param values: the columns that become rows; None for all that are no ids
+        :param variableColumnName: the name of the column with their names
+        :param valueColumnName: the name of the column with their values
+
+        >>> from millstream import Pipeline
+        >>> rooms = Pipeline("home").table("rooms", "id long, day double, night double", key="id")
+        >>> rooms.unpivot("id", None, "part", "degrees").columns
+        ('id', 'part', 'degrees')
+        """
+        place = here()
+        with placed(place):
+            return Relation(unpivot.unpivot(self.node, ids, values, variableColumnName, valueColumnName, place))
 
     def map_groups(self, function: Callable[[Any], Any], key: str | Sequence[str], schema: str) -> Relation:
         """Give what a function makes of all rows of each key: a Polars frame in, one with the columns of ``schema`` out.

@@ -36,6 +36,7 @@ from millstream.relation.nodes import (
     Source,
     Top,
     Union,
+    Unpivot,
     Where,
     Windowed,
     inputs_of,
@@ -174,6 +175,9 @@ class _Reader:
                     hint = "map_entries(…) makes an array of a map, split(…, ',') one of text"
                     raise PlanError(f"{node.place}: explode: expected an array; found {say(array)}", hint=hint)
                 return {**below, node.name: array.inner}  # type: ignore[dict-item]
+            case Unpivot():
+                value = self._one_of(node)
+                return self._named(node.ids, node.input) | {node.variable: pl.String()} | value
             case Union():
                 return self._union(node)
             case Join():
@@ -184,6 +188,20 @@ class _Reader:
                 return {name: kind for name, kind in {**right, **left}.items() if name not in differ}
             case Where() | Top() | Deduplicate():
                 return self.types(node.input)
+
+    def _one_of(self, node: Unpivot) -> dict[str, pl.DataType]:
+        """The type that all value columns have; those that differ are refused."""
+        kinds = {each.name: self.type_of(each.expression, node.input) for each in node.values}
+        known = {name: kind for name, kind in kinds.items() if kind not in (None, ANY_MAP)}
+        first = next(iter(known.values()), None)
+        if any(kind != first for kind in known.values()):
+            wide = widest(list(known.values()))
+            found = ", ".join(f"{name} {say(kind)}" for name, kind in known.items())
+            raise PlanError(
+                f"{node.place}: unpivot: expected value columns of one type; found {found}",
+                hint=f"cast them to one: cast({node.values[0].name} AS {say(wide) if wide else '…'}) AS {node.values[0].name}",
+            )
+        return {node.value: first} if first is not None and None not in kinds.values() else {}
 
     def _union(self, node: Union) -> Types:
         """The types that all relations have; those that differ are refused."""

@@ -379,6 +379,30 @@ def test_explode_gives_a_row_for_each_element_and_none_for_an_empty_array() -> N
     assert local.view("view") == Counter({("b", 1): 1, ("c", 1): 1})
 
 
+def test_an_unpivoted_row_that_changes_or_goes_takes_all_of_its_rows_along() -> None:
+    columns = (Column("id", "long"), Column("day", "double"), Column("night", "double"))
+    rooms = Relation(Source("table", "t", "t", columns, key=("id",)))
+    relation = rooms.unpivot("id", None, "part", "degrees")
+    warm = relation.where("degrees IS NULL OR degrees > 1").group_by("part").agg(n="count(*)", s="sum(degrees)")
+    types = {0: {"id": pl.Int64, "day": pl.Float64, "night": pl.Float64}}
+    local = Local(chain_of(relation), 1, types)
+    counted = Local(chain_of(warm), 1, types)
+
+    def batch(*rows: Rec) -> None:
+        local.batch(list(rows))
+        counted.batch(list(rows))
+
+    batch(
+        Rec(0, 0, 0, values={"id": 1, "day": 2.0, "night": 3.0}),
+        Rec(0, 0, 1, values={"id": 2, "day": None, "night": 0.5}),
+    )
+    assert local.view("view") == Counter([(1, "day", 2.0), (1, "night", 3.0), (2, "day", None), (2, "night", 0.5)])
+    assert counted.view("view") == Counter({("day", 2, 2.0): 1, ("night", 1, 3.0): 1})
+    batch(Rec(0, 0, 2, values={"id": 1, "day": 0.0, "night": 4.0}))
+    assert local.view("view") == Counter([(1, "day", 0.0), (1, "night", 4.0), (2, "day", None), (2, "night", 0.5)])
+    assert counted.view("view") == Counter({("day", 1, None): 1, ("night", 1, 4.0): 1})
+
+
 def test_two_streams_in_a_union_hold_each_others_mark_back() -> None:
     columns = (Column("k", "long"), Column("at", "timestamp"))
     one, two = (

@@ -15,6 +15,7 @@ from millstream.kernel.operators.over import OverKernel
 from millstream.kernel.operators.passthrough import PassKernel
 from millstream.kernel.operators.session import SessionKernel
 from millstream.kernel.operators.top import TopKernel
+from millstream.kernel.operators.unpivot import UnpivotKernel
 from millstream.plan.spec import (
     AsOfJoin,
     Changelog,
@@ -30,6 +31,7 @@ from millstream.plan.spec import (
     Spec,
     TableJoin,
     Top,
+    Unpivot,
 )  # fmt: skip
 
 
@@ -50,6 +52,8 @@ def kernel_of(spec: Spec) -> Kernel:
             return DeduplicateKernel(spec)
         case Pass():
             return PassKernel(spec)
+        case Unpivot():
+            return UnpivotKernel(spec)
         case Hold():
             return HoldKernel(spec)
         case Groups():

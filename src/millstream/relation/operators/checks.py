@@ -50,6 +50,14 @@ def named_column(text: str, node: Node, what: str) -> Named:
     return named
 
 
+def new_column(name: object, what: str, example: str) -> None:
+    """Refuse what is no name for a column that is made."""
+    if not isinstance(name, str) or expression.plain_column(name) is None:
+        raise PlanError(f"{what}: expected the name of a column; found {name!r}", hint=example)
+    if name.lower() in WINDOW_COLUMNS:
+        raise PlanError(f"{what}: {name} is reserved for windows; expected another name")
+
+
 def check_names(names: Sequence[str], what: str) -> None:
     """Refuse names that are Millstream's own, and one that is there twice."""
     seen: set[str] = set()
