@@ -108,6 +108,13 @@ BOUNDED: dict[str, Make] = {
         .join(it["sales"].windowed(tumbling("sold", "1 day")), ["window_start", "window_end"])
     ),
     "of one time": lambda it: it["clicks"].join(it["sales"], on="user = buyer AND at = sold"),
+    "exploded windows": lambda it: (
+        it["clicks"]
+        .windowed(tumbling("at", "1 day"))
+        .explode("array(page, 'all')", "word")
+        .group_by("window_start", "word")
+        .agg(n="count(*)")
+    ),
     "unpivoted windows": lambda it: (
         it["clicks"]
         .windowed(hopping("at", "1 day", "6 hours"))

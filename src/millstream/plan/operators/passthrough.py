@@ -79,7 +79,7 @@ def lay_explode(node: nodes.Explode) -> Laid:
     """Say how rows are repeated for each element of an array."""
     columns = node.input.output_columns()
     wanted = {**quoted(columns), "_array": node.array}
-    return Laid(Pass(columns, "_array", node.name), wanted, columns[:1], node.event_time() is not None)
+    return Laid(Pass(columns, "_array", node.name), wanted, columns[:1], bool(node.settled()))
 
 
 def lay_windows(node: nodes.Windowed) -> Laid:
