@@ -1,1 +1,1 @@
-"""What is told to people of a pipeline: its stages, its state, how that grows."""
+"""Explanations of a pipeline for people: its stages, its state, and how that grows."""

@@ -84,7 +84,7 @@ def _below(number: int, arrows: tuple[Arrow, ...]) -> set[int]:
 
 
 class _Explained(Lineage):
-    """Kernels and ports of a chain, told."""
+    """Kernels and ports of a chain, described."""
 
     def __init__(self, chain: Chain) -> None:
         self.chain = chain

@@ -1,4 +1,4 @@
-"""What people are told that the columns of a chain are: what its author wrote, with the bounds of windows by their names."""
+"""Names for the columns of a chain: what their author wrote, with the bounds of windows by their names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from millstream.plan.operators.wording import Say, span
 
 
 class Wording:
-    """What the columns and expressions of a chain are called by who wrote them."""
+    """The columns and expressions of a chain, as their author wrote them."""
 
     def __init__(self, chain: Chain) -> None:
         self.lineage = Lineage(chain)

@@ -81,7 +81,7 @@ class _Builder:
         for maker in self.makers:
             if maker.source and maker.source.time and maker.source.time.late == "route":
                 self._late_view(maker, maker.source, to)
-        for maker in reversed(self.makers):  # whoever takes rows comes after who makes them, and has said what it wants
+        for maker in reversed(self.makers):  # a reader comes after the makers of its rows, and has named its columns
             if isinstance(maker.spec, Changelog):
                 self._feed_changelog(maker)
             elif maker.sides is not None:
@@ -227,7 +227,7 @@ class _Builder:
                 maker.stage, maker.number, (), None, laid.spread, self.buckets, laid.marks, self.tasks, first=first
             )
             self._connect(rows, port, wanted)
-            rows.maker.retract = True  # what is taken back must be said: an aggregate cannot look it up
+            rows.maker.retract = True  # removals must be sent: an aggregate cannot look them up
         return maker
 
     def _join(self, node: Join, emit: Emit) -> Maker:
@@ -273,7 +273,7 @@ class _Builder:
     def _connect(
         self, rows: Rows, port: Port, wanted: Mapping[str, str], guards: Mapping[str, Guard] | None = None
     ) -> None:
-        """Add a port to whoever makes these rows; ``guards`` are conditions for single columns, besides those for all of them."""
+        """Add a port to the maker of these rows; ``guards`` are conditions for single columns, besides those for all of them."""
         maker = rows.maker
         columns: list[tuple[str, str]] = []
         computed: list[Computed] = []
@@ -312,7 +312,7 @@ class _Builder:
         number = len(self.outputs)
         key = {rows.columns[name] for name in view.key}
         if maker.source is None and (rows.where or not key or key != set(maker.key)):
-            maker.retract = True  # a store that has another key must be told what to remove
+            maker.retract = True  # a store with another key needs the rows to remove
         port = Port(DRIVER, number, ())
         texts = [rows.columns[name] for name in names]
         sides = maker.sides

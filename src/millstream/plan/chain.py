@@ -57,7 +57,7 @@ class Computed:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """An expression that a feed computes for who asks for it: the name of its column, and for which records it is computed.
+    """An expression that a feed computes for its readers: the name of its column, and for which records it is computed.
 
     ``guard`` is a condition that is never null; for a record where it is false the column is null, and the expression is not
     computed. Without one it is computed for every record. ``written`` is what errors show.
@@ -75,7 +75,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """Where rows go: the stage and number of who takes them, the columns (name there, name here), what to keep.
+    """Where rows go: the stage and number of their reader, the columns (name there, name here), what to keep.
 
     ``keep`` is a column, or a condition over columns. ``computed`` are columns made of those that are here, for the rows that
     are kept. ``side`` is which input of its target it feeds. ``spread`` are the columns (as named there) whose hash chooses one of ``buckets``. ``marks`` says that watermarks are wanted.
@@ -94,14 +94,14 @@ class Port:
     """Takes the rows that admission rejects as late, and no others."""
     side: int = 0
     step: int | None = None
-    """Who leads the step that its target runs in, if not the target itself; see :mod:`millstream.plan.fuse`."""
+    """The leader of the step that its target runs in, if that is another kernel; see :mod:`millstream.plan.fuse`."""
     computed: tuple[Computed, ...] = ()
     unread: Output | None = None
     """The view whose rows these are, if nobody gets them: they are computed, and stay where they are."""
     sums: Reduce | None = None
     """What its target adds up, if rows go there by a shuffle: it may be sent sums in place of rows."""
     first: Top | None = None
-    """Who takes them wants the first alone, and nothing is taken back: what cannot be among them need not be sent."""
+    """Set if the target wants the first rows alone and nothing is taken back: rows that cannot be among them need not be sent."""
     said: str = ""
     """The condition to keep rows as its author wrote it."""
     appended: bool = False
@@ -132,7 +132,7 @@ class Feed:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """A kernel in its place: its number, its stage, who feeds it, and where its changes go.
+    """A kernel in its place: its number, its stage, its inputs, and where its changes go.
 
     ``sides`` is how many frames it takes at a time. ``hold`` is, for each input, by how much (µs) what the kernel sends may lie
     before the mark of that input; None for an input that tells no time and so holds nothing back. None given: no hold.
@@ -146,7 +146,7 @@ class Operator:
     sides: int = 1
     hold: tuple[int | None, ...] = ()
     step: int | None = None
-    """Who leads the step that it runs in, if not itself; see :mod:`millstream.plan.fuse`."""
+    """The leader of the step that it runs in, if that is another kernel; see :mod:`millstream.plan.fuse`."""
     clocks: tuple[tuple[int, int], ...] = ()
     """Of an as-of join: the feeds that tell its left side's time, and by how much (µs) that is held back."""
 

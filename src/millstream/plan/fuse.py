@@ -24,7 +24,7 @@ def fuse(chain: Chain) -> Chain:
     steps = _Steps(chain)
     for operator in sorted(
         chain.operators, key=lambda each: each.number
-    ):  # whoever takes rows comes after who makes them
+    ):  # a reader comes after the makers of its rows
         steps.place(operator)
     return replace(
         chain,
@@ -43,7 +43,7 @@ def fuse(chain: Chain) -> Chain:
 
 @dataclass(eq=False)
 class _Step:
-    """Kernels that share buckets. What these go by has parts: for each, who sends rows and who makes them has its own columns."""
+    """Kernels that share buckets. The key of the buckets has parts: for each part, every sender and every maker of rows has columns of its own."""
 
     leader: int
     keys: dict[int, list[set[str]]] = field(default_factory=dict)
@@ -79,7 +79,7 @@ class _Steps:
                 step.keys[number] = [self._made(operator, name) for name in port.spread]
 
     def _follow(self, operator: Operator) -> bool:
-        """Put a kernel into the step that makes all its rows, if its own key has in it what that step goes by."""
+        """Put a kernel into the step that makes all its rows, if its own key contains the key of that step's buckets."""
         steps = {self.steps.get(each) for each in operator.inputs}
         step = steps.pop()
         if steps or step is None:
@@ -128,7 +128,7 @@ class _Steps:
         return True
 
     def _part(self, step: _Step, beside: Sequence[tuple[int, Port]], name: str) -> int | None:
-        """Which part of what a step goes by a column is, of those that its kernels send."""
+        """Which part of the key of a step's buckets a column is, of those that its kernels send."""
         sent = [(number, dict(port.columns)[name]) for number, port in beside if self.steps[number] is step]
         parts = range(len(step.keys[step.leader]))
         return next((part for part in parts if all(here in step.keys[number][part] for number, here in sent)), None)
@@ -179,12 +179,12 @@ class _Steps:
         return one == other or any({one, other} <= names for names in (step.keys[maker.number] if step else ()))
 
     def led_by(self, number: int) -> int | None:
-        """Who leads the step of a kernel that does not lead its own."""
+        """The leader of a kernel's step, if that is another kernel."""
         step = self.steps.get(number)
         return None if step is None or step.leader == number else step.leader
 
     def ports(self, maker: Feed | Operator) -> tuple[Port, ...]:
-        """The ports of who makes rows, once all kernels have their places."""
+        """The ports of a maker, once all kernels have their places."""
         return tuple(self._port(maker.number, port) for port in maker.ports)
 
     def _port(self, maker: int, port: Port) -> Port:

@@ -34,7 +34,7 @@ class Lineage:
         self.makers.update((operator.number, operator) for operator in chain.operators)
 
     def ports_to(self, number: int) -> list[tuple[Feed | Operator, Port]]:
-        """Who sends to a kernel or a view, and by which ports."""
+        """The makers that send to a kernel or a view, with their ports."""
         return [(maker, port) for maker in self.makers.values() for port in maker.ports if port.target == number]
 
     def taken(self, number: int, column: str, side: int) -> Origin:

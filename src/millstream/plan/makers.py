@@ -1,4 +1,4 @@
-"""Who makes rows while a chain is laid: feeds, kernels and joins, what each is asked for, and where an expression is computed.
+"""The makers of rows while a chain is built: feeds, kernels and joins, what readers want of each, and where an expression is computed.
 
 An expression is a column of the feed wherever that gives the same. Where it is not, it is computed from the columns that leave a kernel.
 """
@@ -38,7 +38,7 @@ Wanted: TypeAlias = dict[tuple[str, Guard], str]
 
 @dataclass
 class Maker:
-    """Who makes rows: a feed, or an operator whose ports are still being found."""
+    """A maker of rows: a feed, or an operator whose ports are still being collected."""
 
     number: int
     stage: int
@@ -65,7 +65,7 @@ class Maker:
         return self.sides.column(sql, guard) if self.sides is not None else expression.plain_column(sql)
 
     def ask(self, sql: str, guard: Guard, written: str) -> Asked:
-        """An expression of a feed: the same for all who ask for it under the same guard, or for one that cannot fail."""
+        """An expression of a feed: one column for all readers that want it under the same guard; one that cannot fail has none."""
         assert self.source is not None  # noqa: S101
         total = never_fails(sql, kinds_of(self.source))
         condition = "" if total else never_null(guard)
@@ -82,7 +82,7 @@ class Maker:
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows on their way up a relation: who makes them, what each column is there, which rows count."""
+    """Rows on their way up a relation: their maker, what each column is there, and the conditions that rows must meet."""
 
     maker: Maker
     columns: Mapping[str, str]

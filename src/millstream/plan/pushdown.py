@@ -29,7 +29,7 @@ def pushed(views: Sequence[ViewPlan]) -> list[ViewPlan]:
 
 
 def _count(node: Node, user: object, users: dict[Node, set[object]]) -> None:
-    """Who takes rows of each relation: a view, or another relation."""
+    """The readers of each relation: views, and other relations."""
     known = node in users
     users[node].add(user)
     for place, below in enumerate(node.input_nodes() if not known else ()):

@@ -67,13 +67,13 @@ def lay(node: OneInput, emit: Emit, insert_only: bool) -> Laid:
 
 
 def lay_join(node: Join, insert_only: bool) -> tuple[JoinSpec, tuple[int | None, ...]]:
-    """Say how a kernel joins, and how far it holds back the mark of each side; ``insert_only`` is said of both sides."""
+    """Say how a kernel joins, and how far it holds back the mark of each side; ``insert_only`` is true if both sides only grow."""
     if node.within:
         spec = interval_join.lay(node, node.within)
         return spec, spec.hold()
     if node.regular:
         return join.lay(node, insert_only), ()
-    return asof_join.lay(node), (0, None)  # a table tells no time, so it holds nothing back
+    return asof_join.lay(node), (0, None)  # a table has no event time, so it holds no mark back
 
 
 def bounds(window: Tumbling, time: str) -> tuple[WindowBound, ...]:

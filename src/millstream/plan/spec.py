@@ -1,4 +1,4 @@
-"""What each kernel is told to do: all specs, and what they are made of, under one name; a file an operator is in ``operators/``.
+"""All specs, and what they are made of, under one name. A spec says what a kernel does; each is in a file of ``operators/``.
 
 A ``tag`` is what a class is called in checkpoints: classes may be renamed, tags never (:mod:`millstream.relation.fingerprint`).
 """

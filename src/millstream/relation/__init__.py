@@ -1,1 +1,1 @@
-"""What a user says: relations as frozen nodes, their columns and expressions, checked where they are said. Nothing runs here."""
+"""Relations: frozen nodes with their columns and expressions, checked when they are defined. Nothing runs here."""

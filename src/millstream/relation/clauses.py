@@ -40,7 +40,7 @@ class Place:
     file: str
     line: int
     column: int = 0
-    """Said of SQL only, where a line may hold much."""
+    """Given for SQL only: one line of it may hold a whole query."""
     within: str = ""
     """The line of Python in which the SQL stands, if it has no file of its own."""
 
@@ -66,7 +66,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class EventTime:
-    """How a stream tells time, and what becomes of events that come late.
+    """The event time of a stream, and what happens to events that come late.
 
     ``delay`` is how far behind the newest event of its partition an event may be. With ``late="correct"``, one that is up
     to ``lateness`` later still is admitted and amends. ``ahead`` is how far an event may be ahead of its append.

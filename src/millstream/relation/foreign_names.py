@@ -1,4 +1,4 @@
-"""Names that other engines have for what is called otherwise here, for those who try them first.
+"""Names that other engines use for what has another name here. A user who tries one gets the line to write.
 
 What has one meaning here is taken, as Spark's names of joins; what has none is answered with the line to write.
 """

@@ -1,4 +1,4 @@
-"""How a join is said: equalities of expressions over either side, how rows without a partner fare, and how time bounds it.
+"""The arguments of a join: equalities of expressions over either side, the kind of join, and its bounds in time.
 
 Two streams meet within an interval, a stream and a table as of the event's time or as it is now. Without any of these a join is
 *regular*: all rows of both sides are kept, as of two tables they must be; of a stream they never end, which the view must say
@@ -223,7 +223,7 @@ def _equality(text: str, operands: list[_Operand], left: Node, right: Node) -> E
 
 
 class _Operand:
-    """One side of an equality, its columns without the name of the relation, and whose they were said to be."""
+    """One side of an equality, its columns without the name of the relation, and the side whose name stood before them."""
 
     def __init__(self, text: str, tokens: list[Token], names: tuple[str, str]) -> None:
         self.said: set[int] = set()

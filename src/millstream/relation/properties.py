@@ -1,6 +1,6 @@
-"""What can be said of a relation, as functions: its key, its time, what it is made of. Each node answers for itself.
+"""Properties of a relation, as functions: its key, its event time, its kind of rows. Each node answers for itself.
 
-Nothing here refuses anything; whoever asks decides what the answer means.
+Nothing here refuses anything; the caller decides what the answer means.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def settled(node: Node) -> dict[str, timedelta]:
 
 
 def natural_key(node: Node) -> tuple[str, ...]:
-    """The columns that tell its rows apart."""
+    """The columns that identify its rows."""
     return node.natural_key()
 
 
@@ -60,7 +60,7 @@ def visible(node: Node) -> tuple[str, ...]:
 
 
 def has_window(node: Node) -> bool:
-    """Whether there is anything in it whose rows become final: a windowed aggregate, or rows that are told apart by time."""
+    """Whether there is anything in it whose rows become final: a windowed aggregate, or rows that are distinguished by time."""
     return node.ends() or any(map(has_window, node.input_nodes()))
 
 

@@ -1,4 +1,4 @@
-"""Where in the user's file something was said: every error about a definition begins with it."""
+"""The place in the user's file where something was defined: every error about a definition begins with it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def here() -> Place:
 
 @contextmanager
 def placed(place: Place) -> Iterator[None]:
-    """Put the place in front of what goes wrong inside, unless that is said to be in this line already.
+    """Put the place before the message of an error inside, unless the message names this line already.
 
     An address or a setting that cannot be used is the definition's fault too.
     """
@@ -50,7 +50,7 @@ def placed(place: Place) -> Iterator[None]:
 
 @contextmanager
 def said_at(place: Place) -> Iterator[None]:
-    """Let everything that is defined inside be said at this place: in a file of SQL, and not in the line that reads it.
+    """Give everything that is defined inside this place: one in a file of SQL, and not the line that reads the file.
 
     A place in a text without a file is within the line that is said around it, so that an error that comes later names both.
     """

@@ -1,1 +1,1 @@
-"""What runs, a file an operator: what its kernel is told, how long that keeps what it keeps, and what is said of it to people."""
+"""What runs, one file for each operator: the spec of its kernel, how long that keeps its state, and the words that describe it."""

@@ -1,7 +1,7 @@
-"""What a spec must answer: what is said of its kernel to people, and how long that keeps what it keeps.
+"""What a spec must answer: the words that describe its kernel, and how long the kernel keeps its state.
 
 A spec says what a kernel does: it names columns of its input and spans in microseconds, and nothing of where it runs. Every answer
-is an abstract method, so that mypy refuses a kernel that leaves one out. What is said of state is what the kernel does with it.
+is an abstract method, so that mypy refuses a kernel that leaves one out. What the words say of state is what the kernel does with it.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def call(function: str, arguments: Sequence[str], fraction: float = 0.0) -> str:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names as one lists them: a, b and c."""
+    """Names in a list: a, b and c."""
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 

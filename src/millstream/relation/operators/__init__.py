@@ -1,1 +1,1 @@
-"""What a user says, a file an operator: its node, its checks, and all that can be said of its rows."""
+"""The operators of relations, one file each: the node, its checks, and the properties of its rows."""

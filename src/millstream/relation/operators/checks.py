@@ -19,7 +19,7 @@ def as_list(given: str | Sequence[str] | None) -> tuple[str, ...]:
     if given is None:
         return ()
     if isinstance(given, str) or is_spark_column(given):
-        return (given,)  # type: ignore[return-value]  # a Column is told where it is read
+        return (given,)  # type: ignore[return-value]  # a Column of PySpark is refused where the text is read
     return tuple(given)
 
 

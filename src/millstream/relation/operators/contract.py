@@ -1,7 +1,7 @@
 """What a node must answer: what it is made of, what its rows are like, and what may be moved below it.
 
-Every answer is an abstract method, so that mypy refuses an operator that leaves one out: there is no answer that an operator gets
-without having said it. Nothing here refuses anything; whoever asks decides what the answer means.
+Every answer is an abstract method, so that mypy refuses an operator that leaves one out: no operator inherits
+an answer. Nothing here refuses anything; whoever asks decides what the answer means.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class NodeContract(ABC):
     @property
     @abstractmethod
     def place(self) -> Place:
-        """Where the user said it."""
+        """Where the user defined it."""
 
     # what it is made of
 
@@ -56,7 +56,7 @@ class NodeContract(ABC):
 
     @abstractmethod
     def compared(self, side: int) -> Sequence[str]:
-        """Those of its expressions over one input by which rows are told apart or ordered."""
+        """Those of its expressions over one input by which rows are distinguished or ordered."""
 
     @abstractmethod
     def kinds(self) -> dict[str, Kind]:
@@ -86,7 +86,7 @@ class NodeContract(ABC):
 
     @abstractmethod
     def natural_key(self) -> tuple[str, ...]:
-        """The columns that tell its rows apart; none for a stream, or where a select left out one of them."""
+        """The columns that identify its rows; none for a stream, or where a select left out one of them."""
 
     @abstractmethod
     def never_null(self) -> frozenset[str]:
@@ -131,7 +131,7 @@ def settled_by_time(node: Node) -> dict[str, timedelta]:
 
 
 def settled_by_windows(window: Tumbling | Hopping, late: timedelta) -> dict[str, timedelta]:
-    """Of rows that are of windows: the window's end tells, and so does its start."""
+    """Of rows with windows: the columns are the start and the end of the window."""
     return {WINDOW_COLUMNS[0]: window.size + late, WINDOW_COLUMNS[1]: late}
 
 

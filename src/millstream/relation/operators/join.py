@@ -1,4 +1,4 @@
-"""Joins: pairs of rows of two relations. How one is said is read in :mod:`millstream.relation.join`."""
+"""Joins: pairs of rows of two relations. The module :mod:`millstream.relation.join` reads their arguments."""
 
 from __future__ import annotations
 

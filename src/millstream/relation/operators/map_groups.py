@@ -118,7 +118,7 @@ def map_groups(
 
 
 def _digest(function: Callable[[Any], Any]) -> str:
-    """What tells a function from another: its text, or its name where there is no text to be had."""
+    """What identifies a function: its source text, or its name where there is no source."""
     try:
         text = inspect.getsource(function)
     except (OSError, TypeError):
