@@ -33,7 +33,7 @@ from millstream.relation import expression
 from millstream.relation.nodes import META_COLUMNS, EventTime, Source
 from millstream.spark import stages
 from millstream.spark.fast_path import CHUNK
-from millstream.spark.try_eval import tried
+from millstream.spark.internals.try_eval import tried
 from millstream.spark.udf import guarded
 
 if TYPE_CHECKING:

@@ -23,15 +23,15 @@ from millstream.errors import ConfigError, MachineError, MillstreamError, SparkE
 from millstream.secret import NAMES, REFERENCE, check_settings, resolve
 from millstream.spark import java, private_folder
 from millstream.spark.distribute_code import python_path, ship
+from millstream.spark.internals.preload import Preload
 from millstream.spark.jars import spark_avro_jars, spark_kafka_jars
-from millstream.spark.preload import Preload
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SETTINGS = {
     "spark.driver.maxResultSize": "0",  # what a batch changes goes to the driver, however much; --rate-limit bounds it
-    "spark.python.daemon.module": "millstream.spark.daemon",
+    "spark.python.daemon.module": "millstream.spark.internals.daemon",
     "spark.python.authenticate.socketTimeout": "60s",  # a worker that starts on a busy machine may need more than 15 s
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.redaction.regex": f"(?i){NAMES}",

@@ -2,7 +2,7 @@
 
 Spark starts Python for each source of a query, for each of its stages (to hear what state it keeps) and for the daemons of its
 workers, and each of them would import the same modules: a third of a second, for which the query waits. So Spark is told of a
-program in place of Python, :mod:`millstream.spark.python_shim`, which asks this process for a fork.
+program in place of Python, :mod:`millstream.spark.internals.python_shim`, which asks this process for a fork.
 
 It ends with the process that started it. Where it is missing, everything works as ever, only slower.
 """
@@ -29,12 +29,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from millstream.spark import python_shim, quiet_daemon
+from millstream.spark.internals import python_shim, quiet_daemon
 
 _DAEMON = "pyspark.daemon"
-"""Of Spark's planner; here it runs as :mod:`millstream.spark.quiet_daemon`."""
+"""Of Spark's planner; here it runs as :mod:`millstream.spark.internals.quiet_daemon`."""
 MODULES = (
-    "millstream.spark.daemon",
+    "millstream.spark.internals.daemon",
     "pyspark.sql.streaming.python_streaming_source_runner",
     "pyspark.sql.streaming.transform_with_state_driver_worker",
     _DAEMON,
@@ -62,7 +62,7 @@ class Preload:
                 server.bind(address)
                 server.listen()  # a call that comes while the modules are loaded waits
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", "millstream.spark.preload", str(server.fileno())],
+                    [sys.executable, "-m", "millstream.spark.internals.preload", str(server.fileno())],
                     stdin=subprocess.PIPE,
                     pass_fds=[server.fileno()],
                     env={"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"} | os.environ,  # as Spark has them
@@ -96,7 +96,7 @@ class Call(NamedTuple):
 
     @classmethod
     def receive(cls, caller: socket.socket) -> Call:
-        """Read what :mod:`millstream.spark.python_shim` sends."""
+        """Read what :mod:`millstream.spark.internals.python_shim` sends."""
         size, files, _, _ = socket.recv_fds(caller, 4, 3)
         text, length = b"", int.from_bytes(size)
         while len(text) < length and (part := caller.recv(length - len(text))):

@@ -14,11 +14,11 @@ from tempfile import TemporaryDirectory
 import pytest
 from pyspark.sql import SparkSession
 
-from millstream.spark.preload import MODULES, Preload
+from millstream.spark.internals.preload import MODULES, Preload
 from tests.mounted import mounted
 from tests.waiting import until
 
-FORKED = "millstream/spark/preload.py"
+FORKED = "millstream/spark/internals/preload.py"
 RUNNER = MODULES[1]
 PYTEST = "PYTEST_CURRENT_TEST"
 
@@ -167,4 +167,4 @@ def test_workers_of_a_session_are_forked_from_it(spark: SparkSession) -> None:
     if not Path("/proc/self/stat").exists():
         pytest.skip("needs Linux's /proc")
     found = spark.sparkContext.parallelize([1], 1).flatMap(parents).collect()
-    assert any("-m millstream.spark.preload" in each for each in found)
+    assert any("-m millstream.spark.internals.preload" in each for each in found)

@@ -17,11 +17,8 @@ from pyspark.sql.streaming.proto import StateMessage_pb2  # noqa: F401
 
 from millstream.decode import decoder  # noqa: F401
 from millstream.kernel import host  # noqa: F401
-from millstream.spark import (
-    quiet_daemon,
-    source,  # noqa: F401
-    stages,  # noqa: F401
-)
+from millstream.spark import source, stages  # noqa: F401
+from millstream.spark.internals import quiet_daemon
 
 if __name__ == "__main__":
     gc.collect()

@@ -1,4 +1,4 @@
-"""What Spark starts in place of Python: it hands the call to the process of :mod:`millstream.spark.preload` and waits for the end.
+"""What Spark starts in place of Python: it hands the call to the process of :mod:`millstream.spark.internals.preload` and waits for the end.
 
 ``python_shim.py SOCKET -m MODULE …``. If nobody listens there, or that is not a call for it, the call becomes an ordinary start of
 Python. This file is run by its path and without ``site``, and imports little: it takes some twenty milliseconds.
