@@ -128,7 +128,7 @@ def _archive() -> str:
     made = ""
     if not java.archive_of(found).exists():
         subprocess.run(
-            [sys.executable, "-c", "from millstream.spark.session import train; train()"],
+            [sys.executable, "-c", "from millstream.spark.training import train; train()"],
             capture_output=True,
             check=False,
         )

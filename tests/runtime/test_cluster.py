@@ -25,7 +25,8 @@ from millstream.log import open_log
 from millstream.pipeline import Pipeline
 from millstream.runtime.verify import verify
 from millstream.spark import distribute_code, java
-from millstream.spark.session import _settings, is_local, is_one_process
+from millstream.spark.internals.spark_home import spark_folder
+from millstream.spark.settings import is_local, is_one_process, settings_for
 from millstream.testing import KafkaBroker, PostgresServer
 from millstream.testing.process import free_ports
 from tests.contracts.log import name
@@ -113,7 +114,7 @@ class Standalone:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        spark, home = java.spark_folder(), java.launcher(java.find_java())
+        spark, home = spark_folder(), java.launcher(java.find_java())
         self.environ = {"PATH": os.environ["PATH"], "JAVA_HOME": str(home), "SPARK_HOME": str(spark)}
         self.environ |= {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_SCALA_VERSION": "2.13"}  # Spark's scripts set the latter
         self.java = [
@@ -277,7 +278,7 @@ def test_why_a_worker_cannot_run_us_is_one_line(text: str, expected: str) -> Non
 )  # fmt: skip
 def test_what_is_for_one_process_is_not_for_a_cluster(master: str, local: bool, one: bool) -> None:
     assert (is_local(master), is_one_process(master)) == (local, one)
-    made = _settings(master, {"spark.executorEnv.PYTHONPATH": "mine"}, [])
+    made = settings_for(master, {"spark.executorEnv.PYTHONPATH": "mine"}, [])
     assert ("-XX:TieredStopAtLevel=1" in made["spark.driver.extraJavaOptions"]) == one
     assert (made.get("spark.driver.host") == "127.0.0.1") == local
     assert made["spark.executorEnv.PYTHONPATH"] == (

@@ -12,6 +12,7 @@ import pytest
 
 from millstream.errors import MachineError
 from millstream.spark import java
+from millstream.spark.internals.spark_home import spark_folder
 
 COUNT = """
 from millstream.spark.session import spark_session, stop_session
@@ -164,7 +165,7 @@ def test_spark_runs_on_the_java_that_pip_installed_and_says_nothing(no_system_ja
 
 def spark_version(*flags: str) -> str:
     """Start Spark's main class through the launcher, which is quicker than a session, and return all that it prints."""
-    jars = str(java.spark_folder() / "jars" / "*")
+    jars = str(spark_folder() / "jars" / "*")
     command = [java.launcher(java.find_java()) / "bin" / "java", *flags, "-cp", jars]
     command += ["org.apache.spark.deploy.SparkSubmit", "--version"]
     # the address: or Spark logs a guess about it, with the time of day
@@ -222,7 +223,8 @@ def test_an_archive_that_does_not_fit_is_ignored_in_silence() -> None:
 
 def test_every_setting_is_one_that_this_spark_knows_or_obeys() -> None:
     result = run_spark("""
-from millstream.spark.session import SETTINGS, spark_session
+from millstream.spark.session import spark_session
+from millstream.spark.settings import SETTINGS
 spark = spark_session()
 known = spark._jvm.org.apache.spark.internal.config.ConfigEntry
 # This one is read by its name and never registered, so see what comes of it.
@@ -246,7 +248,7 @@ def test_spark_is_started_without_its_zip_file_of_python(tmp_path: Path, monkeyp
     for _ in range(2):
         home = Path(java.environment(found)["SPARK_HOME"])
         assert sorted(path.name for path in home.iterdir()) == ["bin", "jars"]
-        assert (home / "jars").resolve() == (java.spark_folder() / "jars").resolve()
+        assert (home / "jars").resolve() == (spark_folder() / "jars").resolve()
 
 
 def test_a_spark_home_that_is_set_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,8 @@ from millstream.runtime.delivery import target_of
 from millstream.spark import fast_path
 from millstream.spark.distribute_code import ship
 from millstream.spark.lowering import decode, feed_types
-from millstream.spark.session import SETTINGS, is_one_process, require, spark_session
+from millstream.spark.session import require, spark_session
+from millstream.spark.settings import SETTINGS, is_one_process
 from millstream.store import Target
 from millstream.typecheck.inference import check_types
 

@@ -17,7 +17,8 @@ from importlib.metadata import version as version_of
 from pathlib import Path
 
 from millstream.errors import MachineError
-from millstream.spark.java import cache_folder, find_java, spark_folder
+from millstream.spark.internals.spark_home import spark_folder
+from millstream.spark.java import cache_folder, find_java
 
 KAFKA = "4.3.1"
 """The broker for tests: share groups are ready for production since 4.2."""

