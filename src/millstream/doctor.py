@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,14 +17,19 @@ from millstream.config import Settings
 from millstream.errors import MachineError, MillstreamError
 from millstream.log import open_log
 from millstream.spark import java
+from millstream.spark.internals.every import EVERY
+from millstream.spark.internals.registry import SWITCH, TESTED, Finding
 from millstream.spark.jars import avro_reader, kafka_connector
 from millstream.store import open_reader
 
 _START = """
-import time; begun = time.monotonic()
+import json, time; begun = time.monotonic()
+from millstream.spark.internals.every import EVERY
 from millstream.spark.session import spark_session, stop_session
-assert spark_session().range(10).count() == 10
+spark = spark_session()
+assert spark.range(10).count() == 10
 print(time.monotonic() - begun)
+print(json.dumps({each.name: vars(each.finding(spark)) for each in EVERY}))
 stop_session()
 """
 
@@ -43,6 +49,7 @@ def checks(settings: Settings, *, spark: bool = True, views: str | None = None) 
     yield _check("python", _python)
     yield _check("sqlite", _sqlite)
     yield _check("java", _java)
+    yield _check("spark's inside", lambda: _inside({each.name: each.finding() for each in EVERY}))
     yield _check("kafka connector", kafka_connector)
     yield _check("avro", avro_reader)
     yield _check("cache folder", lambda: _writable(java.cache_folder(), "set MILLSTREAM_CACHE"))
@@ -51,7 +58,10 @@ def checks(settings: Settings, *, spark: bool = True, views: str | None = None) 
     if views is not None:
         yield _check("views", lambda: _views(views))
     if spark:
-        yield _check("spark", _spark)
+        found: dict[str, Finding] = {}
+        yield _check("spark", lambda: _spark(found))
+        if found:
+            yield _check("spark's inside, in a session", lambda: _inside(found))
         yield _check("class-data archive", _archive)
 
 
@@ -118,8 +128,24 @@ def _views(address: str) -> str:
         return f"{address}, {len(store.views())} views"
 
 
-def _spark() -> str:
-    return f"starts in {_start('off'):.1f} s without the class-data archive"
+def _inside(found: Mapping[str, Finding]) -> str:
+    """What is used of Spark's inside; what failed its self-test is an error that says what is done instead."""
+    failed = [each for each in EVERY if found[each.name].state == "failed"]
+    if failed:
+        raise MachineError(
+            "; ".join(f"{each.name} is not used: {found[each.name].why}" for each in failed),
+            hint=f"instead {', '.join(each.without or 'what needs it is refused' for each in failed)};"
+            f" tested is pyspark{TESTED}; to take note of it: {SWITCH}={','.join(each.name for each in failed)}",
+        )
+    named = {state: [name for name, each in found.items() if each.state == state] for state in ("on", "off")}
+    return "; ".join(f"{state}: {', '.join(names)}" for state, names in named.items() if names)
+
+
+def _spark(found: dict[str, Finding]) -> str:
+    """Start it, and put what is found of its inside into ``found``."""
+    seconds, inside = _start("off")
+    found |= inside
+    return f"starts in {seconds:.1f} s without the class-data archive"
 
 
 def _archive() -> str:
@@ -140,11 +166,11 @@ def _archive() -> str:
         raise MachineError(
             "could not be made; Spark starts without it, only slower", hint=f"delete {archive} to try again"
         )
-    return f"{made}Spark starts in {_start('keep'):.1f} s with it ({archive.stat().st_size / 1e6:.0f} MB)"
+    return f"{made}Spark starts in {_start('keep')[0]:.1f} s with it ({archive.stat().st_size / 1e6:.0f} MB)"
 
 
-def _start(archive: str) -> float:
-    """Seconds from nothing to a first answer, in a process of its own."""
+def _start(archive: str) -> tuple[float, dict[str, Finding]]:
+    """Seconds from nothing to a first answer, in a process of its own, and what was found there of Spark's inside."""
     result = subprocess.run(
         [sys.executable, "-c", _START],
         env=os.environ | {"MILLSTREAM_CLASS_ARCHIVE": archive},
@@ -157,4 +183,5 @@ def _start(archive: str) -> float:
         raise MachineError(
             f"Spark did not start: {result.stderr.strip().splitlines()[-1:]}", hint="see the lines above this one"
         )
-    return float(result.stdout)
+    seconds, inside = result.stdout.splitlines()[-2:]
+    return float(seconds), {name: Finding(**each) for name, each in json.loads(inside).items()}

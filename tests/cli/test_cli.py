@@ -381,11 +381,16 @@ def test_completion_completes() -> None:
     assert "topics" in result.stdout
 
 
-def test_doctor_looks_and_says_what_is_wrong(go: Run, folder: Path) -> None:
+def test_doctor_looks_and_says_what_is_wrong(go: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code, out, _ = go("doctor", "--quick", "--json")
     checks = {check["name"]: check for check in json.loads(out)}
     assert code == 0
     assert {"python", "sqlite", "java", "cache folder", "temporary folder", "log"} <= checks.keys()
+    assert checks["spark's inside"]["found"].startswith("on: fork, daemon, ")
+    monkeypatch.setenv("MILLSTREAM_WITHOUT", "links,fork")
+    inside = next(each for each in json.loads(go("doctor", "--quick", "--json")[1]) if each["name"] == "spark's inside")
+    assert inside["ok"]
+    assert inside["found"].endswith("; off: fork, links")
     (folder / "notes.txt").write_text("not a log")
     code, out, _ = go("doctor", "--quick", "--log", "sqlite:notes.txt")
     assert code == 1

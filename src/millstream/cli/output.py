@@ -156,9 +156,9 @@ def quiet_spark(pipeline: Pipeline) -> Iterator[None]:
 def _spark_runs() -> bool:
     if "pyspark" not in sys.modules:
         return False
-    from pyspark import SparkContext
+    from millstream.spark.internals.driver_process import active_context
 
-    return SparkContext._active_spark_context is not None
+    return active_context() is not None
 
 
 @contextmanager

@@ -17,7 +17,6 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
-from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
 from millstream import errors
@@ -33,6 +32,7 @@ from millstream.log import open_log
 from millstream.pipeline import Pipeline
 from millstream.plan.build import Chain, Feed
 from millstream.runtime.delivery import Position
+from millstream.spark.internals.driver_process import active_context
 from millstream.spark.lowering import decode
 from millstream.spark.records import batch_records
 
@@ -121,7 +121,7 @@ def tells_room(compute: Callable[Concatenate[Pipeline, P], T]) -> Callable[Conca
 
 def _no_room(pipeline: Pipeline) -> DiskFull:
     """The error for a full disk, with the room that there is where a run writes."""
-    context = SparkContext._active_spark_context
+    context = active_context()
     temporary = context and context.getConf().get("spark.local.dir")
     folders = {"its checkpoint": pipeline.checkpoint, "Spark's temporary files": temporary or tempfile.gettempdir()}
     rooms = []

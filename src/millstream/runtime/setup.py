@@ -18,7 +18,7 @@ from millstream.spark import fast_path
 from millstream.spark.distribute_code import ship
 from millstream.spark.lowering import decode, feed_types
 from millstream.spark.session import require, spark_session
-from millstream.spark.settings import SETTINGS, is_one_process
+from millstream.spark.settings import is_one_process, usable
 from millstream.store import Target
 from millstream.typecheck.inference import check_types
 
@@ -95,7 +95,7 @@ def check_expressions(spark: SparkSession, pipeline: Pipeline, chain: Chain) -> 
 @contextmanager
 def our_settings(spark: SparkSession, tasks: int) -> Iterator[None]:
     """Our settings for the start of a query, which takes them with it; the session gets its own back."""
-    wanted = {name: value for name, value in SETTINGS.items() if name.startswith("spark.sql.")}
+    wanted = {name: value for name, value in usable().items() if name.startswith("spark.sql.")}
     wanted["spark.sql.shuffle.partitions"] = str(tasks)
     before = {name: spark.conf.get(name, None) for name in wanted}
     for name, value in wanted.items():

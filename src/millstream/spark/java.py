@@ -35,7 +35,8 @@ from platformdirs import user_cache_path
 
 from millstream.durable import sync
 from millstream.errors import MachineError
-from millstream.spark.internals.spark_home import spark_folder, spark_home
+from millstream.spark.internals.driver_process import JVM_PROCESS
+from millstream.spark.internals.spark_home import CLASS_ARCHIVE, LINKS, spark_folder, spark_home
 
 OLDEST = 17
 
@@ -136,6 +137,7 @@ def environment(java: Java | None = None) -> dict[str, str]:
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "POLARS_MAX_THREADS": "1",  # of each worker: Spark itself gives every core a task
+        **({} if _uses_archive() else {"MILLSTREAM_CLASS_ARCHIVE": "off"}),
     }
 
 
@@ -157,6 +159,11 @@ def launcher(java: Java) -> Path:
         _delete_damaged(home)
         os.utime(home)  # for _forget_unused
     return home
+
+
+def _uses_archive() -> bool:
+    """Whether the class-data archive is used: it is of the jars as the links name them."""
+    return CLASS_ARCHIVE.works() and LINKS.works()
 
 
 def archive_of(java: Java) -> Path:
@@ -183,7 +190,7 @@ def archive_later(java: Java) -> None:
     """
     if os.environ.get("MILLSTREAM_CLASS_ARCHIVE") in ("keep", "off") or "MILLSTREAM_NEW_ARCHIVE" in os.environ:
         return
-    if not archive_of(java).exists():
+    if _uses_archive() and JVM_PROCESS.works() and not archive_of(java).exists():
         atexit.unregister(_train_in_background)  # once, however many sessions this process makes
         atexit.register(_train_in_background)
 

@@ -8,7 +8,7 @@ A record on which one fails cannot be used either, unless its source says that i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -33,8 +33,9 @@ from millstream.relation import expression
 from millstream.relation.nodes import META_COLUMNS, EventTime, Source
 from millstream.spark import stages
 from millstream.spark.fast_path import CHUNK
+from millstream.spark.internals.arrow_schema import arrow_schema
+from millstream.spark.internals.python_functions import check_calls, guarded
 from millstream.spark.internals.try_eval import tried
-from millstream.spark.udf import guarded
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -59,6 +60,7 @@ def decode(records: DataFrame, chain: Chain, pipeline: str) -> DataFrame:
 
     Records may have taken the shortcut (:mod:`millstream.spark.fast_path`): what is a chunk already stays one.
     """
+    check_calls(records.sparkSession, [text for feed in chain.feeds for text in _written(feed)])
     chunk = [name for name in CHUNK if name in records.columns]
     frame = records.selectExpr(
         *chunk,
@@ -88,6 +90,16 @@ def decode(records: DataFrame, chain: Chain, pipeline: str) -> DataFrame:
     )
 
 
+def _written(feed: Feed) -> Iterator[str]:
+    """Every expression of a feed that the user wrote."""
+    for each in feed.expressions:
+        yield from (each.expression, each.guard)
+    if feed.source.time is not None:
+        yield feed.source.time.said or ""
+    if feed.source.sequence is not None:
+        yield from (feed.source.sequence.producer, feed.source.sequence.number)
+
+
 def staged(decoded: DataFrame, host: Host) -> DataFrame:
     """Pack what is decoded, and run all stages over it: the chunks that reach the driver."""
     frame = stages.pack(decoded, host)
@@ -98,9 +110,7 @@ def staged(decoded: DataFrame, host: Host) -> DataFrame:
 
 def feed_types(decoded: DataFrame, chain: Chain) -> dict[int, pl.Schema]:
     """The types of each feed's expressions, as Spark gives them."""
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    types = pl.DataFrame(pl.from_arrow(to_arrow_schema(decoded.schema, timezone="UTC").empty_table())).schema
+    types = pl.DataFrame(pl.from_arrow(arrow_schema(decoded.sparkSession, decoded.schema).empty_table())).schema
     return {
         feed.number: pl.Schema({each.name: types[column_of(feed, each.name)] for each in feed.expressions})
         for feed in chain.feeds

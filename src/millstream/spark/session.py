@@ -19,7 +19,17 @@ from millstream.errors import MachineError, MillstreamError, SparkError
 from millstream.secret import resolve
 from millstream.spark import java
 from millstream.spark.distribute_code import ship
-from millstream.spark.internals.driver_process import forget, hush, own_signals
+from millstream.spark.internals.classes import lacks_class
+from millstream.spark.internals.driver_process import (
+    active_context,
+    end_jvm,
+    forget,
+    has_jvm,
+    hush,
+    jvm_process,
+    own_signals,
+    start_jvm,
+)
 from millstream.spark.internals.preload import Preload
 from millstream.spark.internals.spark_home import cluster_home
 from millstream.spark.jars import spark_avro_jars, spark_kafka_jars
@@ -31,6 +41,9 @@ if TYPE_CHECKING:
 _KAFKA = ("Kafka connector", "kafka", "org.apache.spark.sql.kafka010.KafkaSourceProvider")
 _AVRO = ("Avro", "avro", "org.apache.spark.sql.avro.AvroDataToCatalyst")
 """What Spark's wheel lacks: its name, what it is called here, and a class of it."""
+
+_ALWAYS = ("JAVA_HOME", "MILLSTREAM_CLASS_ARCHIVE")
+"""Variables that are ours on a cluster too."""
 
 _own: SparkSession | None = None
 _own_jvm = False
@@ -57,12 +70,11 @@ def spark_session(
     :param avro: whether Spark's Avro is needed
     :raises SparkError: if Spark does not start, or the active session lacks something
     """
-    global _own, _own_jvm, _preload
-    from pyspark import SparkConf, SparkContext
+    global _own, _own_jvm
     from pyspark.sql import SparkSession
 
     hidden = hidden_in(settings or {})
-    if SparkContext._active_spark_context is not None or SparkSession.getActiveSession() is not None:
+    if active_context() is not None or SparkSession.getActiveSession() is not None:
         session = SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
         require(session, kafka=kafka, avro=avro)
         return session
@@ -70,22 +82,10 @@ def spark_session(
     added = [*(spark_kafka_jars() if kafka else ()), *(spark_avro_jars() if avro else ())]
     master = master or (settings or {}).get("spark.master") or "local[*]"
     chosen = settings_for(master, {name: resolve(value) for name, value in (settings or {}).items()}, added)
-    builder = SparkSession.builder.appName(app_name).master(master)
-    for name, value in chosen.items():
-        builder = builder.config(name, value)
-    plain = SparkConf(loadDefaults=False).setAppName(app_name).setMaster(master)
-    plain.setAll([(name, value) for name, value in chosen.items() if name not in hidden])
     found = java.find_java()
-    _own_jvm = _own_jvm or SparkContext._gateway is None
+    _own_jvm = _own_jvm or not has_jvm()
     try:
-        with _variables(java.environment(found), master):
-            if is_one_process(master) and (_preload := _preload or Preload.start(java.cache_folder())):
-                os.environ["PYSPARK_PYTHON"] = str(_preload.python)
-            with _held():
-                SparkContext._ensure_initialized(conf=plain)  # these stand on a command line, the rest goes by a socket
-                with own_signals():
-                    _own = builder.getOrCreate()
-                hush(_own)
+        _own = _started(app_name, master, chosen, hidden, found)
     except Exception as error:
         stop_session()
         raise SparkError(f"Spark did not start: {_cause(error)}", hint="run: millstream doctor") from error
@@ -100,6 +100,28 @@ def spark_session(
     return _own
 
 
+def _started(app_name: str, master: str, chosen: Mapping[str, str], hidden: set[str], found: java.Java) -> SparkSession:
+    """A new session: its JVM started with the settings that need not be hidden, the session made in it with all."""
+    global _preload
+    from pyspark import SparkConf
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName(app_name).master(master)
+    for name, value in chosen.items():
+        builder = builder.config(name, value)
+    plain = SparkConf(loadDefaults=False).setAppName(app_name).setMaster(master)
+    plain.setAll([(name, value) for name, value in chosen.items() if name not in hidden])
+    with _variables(java.environment(found), master):
+        if is_one_process(master) and (_preload := _preload or Preload.start(java.cache_folder())):
+            os.environ["PYSPARK_PYTHON"] = str(_preload.python)
+        with _held():
+            start_jvm(plain, hidden)
+            with own_signals():
+                made = builder.getOrCreate()
+            hush(made)
+    return made
+
+
 def stop_session(*, kill: bool = False) -> bool:
     """Stop the session that :func:`spark_session` started, and its JVM; return False if there is none.
 
@@ -107,24 +129,20 @@ def stop_session(*, kill: bool = False) -> bool:
     nothing is waited for.
     """
     global _own
-    from pyspark import SparkContext
-
     own, _own = _own, None
     if own is not None and (kill or jvm_end() is not None):
-        forget()
+        forget(own)
     elif own is not None:
         own.stop()
-    if SparkContext._active_spark_context is None:
-        end_jvm()
+    if active_context() is None:
+        end_own_jvm()
     return own is not None
 
 
 def jvm_end() -> str | None:
     """How the JVM that we started has ended, if it has."""
-    from pyspark import SparkContext
-
-    process = getattr(SparkContext._gateway, "proc", None)
-    if not _own_jvm or process is None:
+    process = jvm_process() if _own_jvm else None
+    if process is None:
         return None
     with suppress(subprocess.TimeoutExpired):
         code = process.wait(0.5)  # its sockets close a moment before it is gone
@@ -180,24 +198,15 @@ def _held() -> Iterator[None]:
         pass_on()
 
 
-def end_jvm() -> int | None:
+def end_own_jvm() -> int | None:
     """End the JVM that we started, if any, and return its exit code."""
     global _own_jvm, _preload
-    from pyspark import SparkContext
-
-    gateway = SparkContext._gateway
-    if not _own_jvm or gateway is None:
-        return None
-    process = gateway.proc
-    with suppress(Exception):  # it may be dead already
-        gateway.shutdown()
-    process.stdin.close()  # the JVM ends when its input does
-    code: int = process.wait()
-    SparkContext._gateway = SparkContext._jvm = None
-    _own_jvm = False
-    if _preload is not None:
-        _preload.close()
-        _preload = None
+    code = end_jvm() if _own_jvm else None
+    if code is not None:
+        _own_jvm = False
+        if _preload is not None:
+            _preload.close()
+            _preload = None
     return code
 
 
@@ -210,7 +219,7 @@ def _variables(wanted: Mapping[str, str], master: str) -> Iterator[None]:
     """
     before = dict(os.environ)
     if not is_one_process(master):
-        wanted = {name: value for name, value in wanted.items() if name == "JAVA_HOME" or name not in before}
+        wanted = {name: value for name, value in wanted.items() if name in _ALWAYS or name not in before}
         wanted.pop("SPARK_HOME", None)
         if is_local(master):
             wanted |= {"SPARK_HOME": str(cluster_home())}
@@ -230,9 +239,8 @@ def _variables(wanted: Mapping[str, str], master: str) -> Iterator[None]:
 
 def require(session: SparkSession, *, kafka: bool, avro: bool) -> None:
     """Refuse a session that lacks what it should have."""
-    jvm = getattr(session, "_jvm", None)  # a Spark Connect client cannot look, and its server is not ours
     for wanted, (name, option, its_class) in ((kafka, _KAFKA), (avro, _AVRO)):
-        if wanted and jvm is not None and not jvm.org.apache.spark.util.Utils.classIsLoadable(its_class):
+        if wanted and lacks_class(session, its_class):
             raise SparkError(
                 f"the active Spark session has no {name}, and a running one cannot take it",
                 hint=f"call spark_session({option}=True) before any other session is made, or stop that one first;"

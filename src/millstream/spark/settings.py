@@ -10,10 +10,13 @@ from millstream.errors import ConfigError
 from millstream.secret import NAMES, REFERENCE, check_settings
 from millstream.spark import java, private_folder
 from millstream.spark.distribute_code import python_path
+from millstream.spark.internals.classes import CHECKPOINT_CLASS, CHECKPOINT_FILES, CHECKPOINT_SETTING
+from millstream.spark.internals.quiet_daemon import DAEMON, DAEMON_SETTING, QUIET_DAEMON
+from millstream.spark.internals.registry import SWITCH
 
 SETTINGS = {
     "spark.driver.maxResultSize": "0",  # what a batch changes goes to the driver, however much; --rate-limit bounds it
-    "spark.python.daemon.module": "millstream.spark.internals.daemon",
+    DAEMON_SETTING: "millstream.spark.internals.daemon",
     "spark.python.authenticate.socketTimeout": "60s",  # a worker that starts on a busy machine may need more than 15 s
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.redaction.regex": f"(?i){NAMES}",
@@ -24,7 +27,7 @@ SETTINGS = {
     # Hadoop's local file system has checksums of its own, and every file of a checkpoint costs the start of a chmod.
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
     # The one that Spark takes by itself starts eight processes more for each file, to ask whether it is a link.
-    "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
+    CHECKPOINT_SETTING: CHECKPOINT_CLASS,
     "spark.sql.streaming.minBatchesToRetain": "5",
     "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
     "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
@@ -34,7 +37,7 @@ SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
-"""What differs from Spark's own defaults, whatever the master."""
+"""What differs from Spark's own defaults, whatever the master; :func:`usable` leaves out what this Spark cannot take."""
 
 
 # One line for each error: what follows in the message and in the stack is for whoever asks for it (spark.log.level).
@@ -58,9 +61,20 @@ _QUICK = "-XX:TieredStopAtLevel=1"
 native code, so it never earns that back: batches were 20 % slower with it. Not on a cluster, whose executors are not ours."""
 
 
+def usable() -> dict[str, str]:
+    """Those of :data:`SETTINGS` that go with this Spark."""
+    QUIET_DAEMON.works()  # the daemon itself says nothing
+    left_out = {
+        name
+        for name, internal in ((DAEMON_SETTING, DAEMON), (CHECKPOINT_SETTING, CHECKPOINT_FILES))
+        if not internal.works()
+    }
+    return {name: value for name, value in SETTINGS.items() if name not in left_out}
+
+
 def settings_for(master: str, chosen: Mapping[str, str], added: list[Path]) -> dict[str, str]:
     """Ours for this master, then those that were chosen; ``added`` are jars."""
-    settings = dict(SETTINGS)
+    settings = usable()
     if is_local(master):
         settings["spark.driver.bindAddress"] = settings["spark.driver.host"] = "127.0.0.1"
         settings["spark.local.dir"] = str(private_folder.folder("spark"))
@@ -70,6 +84,8 @@ def settings_for(master: str, chosen: Mapping[str, str], added: list[Path]) -> d
         settings["spark.driver.memory"] = f"{_heap()}m"
     else:
         settings["spark.executorEnv.POLARS_MAX_THREADS"] = "1"
+        if without := os.environ.get(SWITCH):
+            settings[f"spark.executorEnv.{SWITCH}"] = without
     settings.update(chosen)
     if not is_one_process(master):  # the daemon of the workers' Python is ours, and looks for us before any task does
         name = "spark.executorEnv.PYTHONPATH"

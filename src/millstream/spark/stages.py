@@ -17,7 +17,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 from pyspark.sql.types import BinaryType, LongType, Row, StructField, StructType
 
 from millstream.failpoint import failpoint
-from millstream.spark.internals.state_calls import Calls
+from millstream.spark.internals.state_calls import PIPELINED_STATE, Calls
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,7 +41,9 @@ def stage(frame: DataFrame, host: Host, number: int) -> DataFrame:
     """Run one stage over chunks: with state between batches if the frame is a stream, from nothing if it is not."""
     groups = frame.groupBy("leader", "bucket")
     if frame.isStreaming:
-        return groups.transformWithState(Stage(host, number), _COLUMNS, "append", "none")
+        return groups.transformWithState(
+            Stage(host, number, pipelined=PIPELINED_STATE.works()), _COLUMNS, "append", "none"
+        )
     return groups.applyInArrow(_batch_stage(host, number), _COLUMNS)
 
 
@@ -97,9 +99,9 @@ def _batch_stage(host: Host, number: int) -> Callable[[tuple[pa.Scalar, ...], pa
 class Stage(StatefulProcessor):
     """One stage of a chain, as Spark wants it."""
 
-    def __init__(self, host: Host, number: int) -> None:
+    def __init__(self, host: Host, number: int, *, pipelined: bool) -> None:
         # Packed, because Spark unpacks a processor once more in a process that only asks for its state's names.
-        self.packed, self.number = cloudpickle.dumps(host), number  # type: ignore[no-untyped-call]
+        self.packed, self.number, self.pipelined = cloudpickle.dumps(host), number, pipelined  # type: ignore[no-untyped-call]
 
     @cached_property
     def host(self) -> Host:
@@ -109,7 +111,7 @@ class Stage(StatefulProcessor):
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Declare the state."""
-        self.store = SparkStore(handle)
+        self.store = SparkStore(handle, pipelined=self.pipelined)
 
     def handleInputRows(  # noqa: N802
         self,
@@ -133,12 +135,12 @@ class Stage(StatefulProcessor):
 class SparkStore:
     """A bucket's state in Spark's state store, for whichever group Spark has at hand."""
 
-    def __init__(self, handle: StatefulProcessorHandle) -> None:
+    def __init__(self, handle: StatefulProcessorHandle, *, pipelined: bool) -> None:
         # Types, not text: Spark would ask the JVM to read it, for each task.
         data = StructType([StructField("data", BinaryType())])
         self._meta = handle.getValueState("meta", data)
         self._segments = handle.getMapState("segments", StructType([StructField("number", LongType())]), data)
-        self._calls = Calls(self._segments)
+        self._calls = Calls(self._segments, pipelined=pipelined)
 
     def meta(self) -> bytes | None:
         """The meta blob."""

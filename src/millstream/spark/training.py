@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from millstream.errors import SparkError
 from millstream.spark import java
-from millstream.spark.session import end_jvm, spark_session
+from millstream.spark.session import end_own_jvm, spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,7 +29,7 @@ def train() -> None:
                 _exercise(session, Path(folder))
                 session.stop()
         finally:
-            code = end_jvm()
+            code = end_own_jvm()
         if code != 0:
             raise SparkError(f"the JVM ended with {code}, so what it wrote may not be complete")
 

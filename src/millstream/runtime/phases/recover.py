@@ -12,8 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyspark import SparkContext
-
 from millstream.plan.build import Chain
 from millstream.runtime.checkpoint import (
     Checkpoint,
@@ -38,6 +36,7 @@ from millstream.runtime.setup import chain_of, check_expressions, session_for
 from millstream.runtime.topic_identity import check_ends, check_same, check_start, ids_of
 from millstream.spark import spill
 from millstream.spark.distribute_code import check_shared
+from millstream.spark.internals.driver_process import active_context
 from millstream.spark.records import warm_up
 from millstream.spark.settings import is_local, is_one_process
 from millstream.store import Entry
@@ -115,7 +114,7 @@ def _forget(course: Course, claimed: Claimed, folder: Path) -> dict[str, Entry |
 
 
 def _session(course: Course, claimed: Claimed, given: SparkSession | None) -> SparkSession:
-    fresh = given is None and SparkContext._active_spark_context is None
+    fresh = given is None and active_context() is None
     spark = session_for(course.pipeline, claimed.chain, given)
     if fresh:
         warm_up(spark, course.pipeline.log, claimed.bounds)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import atexit
 import gc
 import importlib
+import importlib.util
 import marshal
 import os
 import re
@@ -30,6 +31,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from millstream.spark.internals import python_shim, quiet_daemon
+from millstream.spark.internals.registry import Internal, expect
 
 _DAEMON = "pyspark.daemon"
 """Of Spark's planner; here it runs as :mod:`millstream.spark.internals.quiet_daemon`."""
@@ -76,7 +78,7 @@ class Preload:
     def start(cls, parent: Path) -> Preload | None:
         """Start it, or not: a path may be too long for a socket, a disk read-only or not one to run programs from."""
         try:
-            return cls(parent)
+            return cls(parent) if FORK.works() else None
         except OSError:
             return None
 
@@ -177,6 +179,18 @@ def main(server: socket.socket) -> None:
     else:
         become(call)
 
+
+def _test() -> None:
+    for name in (each for each in MODULES if each.startswith("pyspark.")):
+        found = importlib.util.find_spec(name)
+        expect(found is not None and found.origin, f"there is no module {name}")
+        text = Path(found.origin).read_text(encoding="utf-8")  # type: ignore[union-attr, arg-type]
+        expect('if __name__ == "__main__":' in text, f"{name} is not run with python -m")
+        speaks = name == _DAEMON or "get_sock_file_to_executor(" in text
+        expect(speaks, f"{name} does not speak by a socket")  # for what it says on its output goes nowhere
+
+
+FORK = Internal("fork", "Spark starts Python itself, which loads everything each time", _test)
 
 if __name__ == "__main__":
     main(socket.socket(fileno=int(sys.argv[1])))
