@@ -20,6 +20,7 @@ from millstream.errors import PlanError, UnknownView
 from millstream.explain.endless import refuse_endless
 from millstream.plan.build import ViewPlan, build_chain
 from millstream.relation.fingerprint import fingerprint
+from millstream.relation.functions import Functions
 from millstream.relation.nodes import Column, Emit, EventTime, Late, Policy, Source, source_of, sources_of
 from millstream.relation.relation import Relation, has_aggregate, has_window, here, natural_key, placed
 from millstream.relation.schema import parse_columns, parse_duration
@@ -137,6 +138,8 @@ class Pipeline:
         self.views: dict[str, View] = _Views()
         self.sinks: dict[str, SinkDefinition] = {}
         self.names: dict[str, Relation] = {}
+        self.udf = Functions(name)
+        """The functions that expressions of its views may call by name; ``udf.register`` as in ``spark.udf.register``."""
 
     @property
     def relations(self) -> dict[str, Relation]:
@@ -281,6 +284,7 @@ class Pipeline:
             if query is not None and (query.emit or query.lateness):
                 raise PlanError(f"define {name}: nothing comes out of it, so EMIT and ALLOWED LATENESS say nothing")
             self._own(relation, f"define {name}")
+            self.udf.check(relation.node, f"define {name}")
         self.names[name] = Relation(relation.node, name)
         return self.names[name]
 
@@ -334,6 +338,7 @@ class Pipeline:
                     raise PlanError(f"{what}: its query says EMIT {query.emit.upper()}; found emit={emit!r}")
                 emit = query.emit
             self._own(relation, what)
+            self.udf.check(relation.node, what)
             source = source_of(relation.node)
             if emit not in get_args(Emit):
                 raise PlanError(f"{what}: expected emit to be {either(Emit)}; found {emit!r}")
@@ -365,7 +370,7 @@ class Pipeline:
             found = existing(key, names, f"{what}: key") if key is not None else natural_key(relation.node)
             stored = to if to is not None and kept else self.to
             plan = ViewPlan(name, relation.node, stored, emit, found)
-            chain = build_chain([plan], buckets=self.buckets, to=self.to)
+            chain = build_chain([plan], buckets=self.buckets, to=self.to, functions=self.udf.all)
             if not unbounded:
                 refuse_endless(name, chain)
             view = View(name, relation.node, stored, emit, found, place, self.name, unbounded, refused, kept)
@@ -429,6 +434,7 @@ class Pipeline:
             "dead_letters": self.dead_letters,
             "fingerprint": self.fingerprint(),
             "streams": {name: describe_source(source_of(stream.node)) for name, stream in self.streams.items()},
+            "functions": {each.name: {"returns": each.returns, "kind": each.kind} for each in self.udf.all},
             "tables": {name: describe_source(source_of(table.node)) for name, table in self.tables.items()},
             "views": {
                 view.name: {
@@ -457,7 +463,7 @@ class Pipeline:
         views = sorted(self.views.values(), key=lambda view: view.name)
         content = {
             "buckets": self.buckets,
-            "views": [_meaning(view) for view in views],
+            "views": [self._meaning(view) for view in views],
         }
         return fingerprint(content)
 
@@ -466,7 +472,7 @@ class Pipeline:
 
         :param name: the name of the view
         """
-        return fingerprint([self.buckets, *_meaning(self.views[name])])
+        return fingerprint([self.buckets, *self._meaning(self.views[name])])
 
     def __repr__(self) -> str:
         return f"<Pipeline {self.name}: {', '.join(self.views) or 'no views'}>"
@@ -489,6 +495,18 @@ class Pipeline:
 
         with said_at(here()):
             return ask(sql, self.relations, what)
+
+    def _meaning(self, view: View) -> list[Any]:
+        """What of a view decides what is stored of it, with the functions that it calls; that it is kept goes without saying."""
+        called = self.udf.called_by(view.node)
+        return [
+            view.name,
+            view.emit,
+            view.key,
+            view.node,
+            *([] if view.kept else [NOWHERE]),
+            *([called] if called else []),
+        ]
 
     def _refuse_defined(self, name: str, what: str) -> None:
         if name.lower() in (each.lower() for each in self.names):
@@ -530,11 +548,6 @@ class Pipeline:
             return parse_columns(schema)
         except PlanError as error:
             raise PlanError(f"{kind} {name}: {error.message}", hint=error.hint) from error
-
-
-def _meaning(view: View) -> list[Any]:
-    """What of a view decides what is stored of it; that it is kept goes without saying."""
-    return [view.name, view.emit, view.key, view.node, *([] if view.kept else [NOWHERE])]
 
 
 @contextmanager

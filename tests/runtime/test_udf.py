@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
 import pytest
 from pyspark.sql import SparkSession, functions
 
@@ -35,7 +36,15 @@ def shop(spark: SparkSession, tmp_path: Path) -> Pipeline:
 
     spark.udf.register("tenth", tenth, "int")
     spark.udf.register("positive", lambda n: n > 0, "boolean")
+
+    @functions.arrow_udf("bigint")
+    def doubled(numbers):  # type: ignore[no-untyped-def]
+        assert numbers.null_count == 0
+        assert 0 not in numbers.to_pylist()
+        return pc.multiply(numbers, 2)
+
     spark.udf.register("beyond", beyond)
+    spark.udf.register("doubled", doubled)
     made = Pipeline(
         "udf", log=f"sqlite:{tmp_path / 'log.db'}", to=f"sqlite:{tmp_path / 'v.db'}", checkpoint=str(tmp_path / "c")
     )
@@ -63,6 +72,11 @@ def test_a_filter_guards_a_function_in_python(shop: Pipeline, spark: SparkSessio
     shop.view("at_once", numbers.where("n <> -5 AND positive(n)").select("id"))
     shop.view("told", numbers.select("id", "n <> -5 AND n IS NOT NULL AND positive(n) AS is"))
     shop.view("columns", numbers.where("n <> 0").select("id", "beyond(n) AS q"))
+    shop.view("arrays", numbers.where("n <> 0").select("id", "doubled(n) AS q"))
+    shop.view(
+        "cases",
+        numbers.select("id", "CASE WHEN n <> 0 AND n > 2 THEN tenth(n) WHEN n < 0 THEN -1 ELSE id END + 1 AS q"),
+    )
     done = run(shop, spark=spark, once=True)
     assert (done.records, done.admitted, done.malformed) == (7, 6, 1)
     assert rows(shop, "each", "id", "q") == [(0, 2), (2, 5), (4, -2)]
@@ -70,6 +84,8 @@ def test_a_filter_guards_a_function_in_python(shop: Pipeline, spark: SparkSessio
     assert rows(shop, "tested", "id", "q") == [(0, 3), (2, 8)]
     assert rows(shop, "at_once", "id") == [(0,), (2,)]
     assert rows(shop, "told", "id", "is") == [(0, True), (1, False), (2, True), (3, False), (4, False)]
+    assert rows(shop, "arrays", "id", "q") == [(0, 10), (2, 4), (4, -10)]
+    assert rows(shop, "cases", "id", "q") == [(0, 3), (1, 2), (2, 3), (3, 4), (4, 0)]
     assert rows(shop, "columns", "id", "q") == [(0, 2**62 + 5), (2, 2**62 + 2), (4, 2**62 - 5)]
     assert verify(shop, spark=spark).equal
 

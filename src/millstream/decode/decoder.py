@@ -9,7 +9,7 @@ and Spark decides. No record can shift another's columns: many are decoded in on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Annotated, Any, NamedTuple, TypeAlias
 
@@ -28,9 +28,11 @@ from millstream.kernel.state.store import NEVER
 from millstream.log.heartbeat import PREFIX, read_heartbeat
 from millstream.plan.build import Feed
 from millstream.plan.prune_columns import narrowed
+from millstream.relation.functions import Function
 from millstream.relation.nodes import Column
 from millstream.relation.schema import fields_of
 from millstream.scalar.compile import Scalar, compile_scalar, guarded, select_once
+from millstream.scalar.function import with_calls
 
 Booleans = npt.NDArray[np.bool_]
 
@@ -149,11 +151,14 @@ class Decoder:
     def feeds(self) -> Mapping[str, FeedDecoder | str]:
         """For each topic its decoder, or what only Spark can compute of it."""
         if self._feeds is None:
-            self._feeds = {feed.source.topic: _decoder(feed, self.utc) for feed in self.admission.chain.feeds}
+            self._feeds = {
+                feed.source.topic: _decoder(feed, self.utc, self.admission.chain.functions)
+                for feed in self.admission.chain.feeds
+            }
         return self._feeds
 
 
-def _decoder(feed: Feed, utc: bool) -> FeedDecoder | str:
+def _decoder(feed: Feed, utc: bool, functions: Iterable[Function]) -> FeedDecoder | str:
     """The decoder of a feed, or what only Spark can compute of it."""
     source = feed.source
     if source.codec != "json":
@@ -179,15 +184,17 @@ def _decoder(feed: Feed, utc: bool) -> FeedDecoder | str:
         wanted["_nth"] = f"cast(({source.sequence.number}) AS bigint)"
     compiled = {}
     for name, sql in wanted.items():
-        made = compile_scalar(sql, dtypes, utc=utc)
-        if made is None:
-            return sql
+        guard = None
         if name in guards:
-            guard = compile_scalar(guards[name], dtypes, utc=utc)
+            guard = compile_scalar(
+                guards[name], dtypes, utc=utc, functions=functions, final=True, label=f"{name}_guard"
+            )
             if guard is None:
                 return guards[name]
-            made = guarded(made, guard)
-        compiled[name] = made
+        made = compile_scalar(sql, dtypes, utc=utc, functions=functions, rows=guard, label=name)
+        if made is None:
+            return sql
+        compiled[name] = made if guard is None else guarded(made, guard)
     return FeedDecoder(feed, columns, compiled, utc)
 
 
@@ -213,7 +220,11 @@ class FeedDecoder:
         decoder = msgspec.json.Decoder(_record("record", types))
         self._decode, self._decode_lines, self._utc = decoder.decode, decoder.decode_lines, utc
         source = feed.source
-        self.used = {name for made in compiled.values() for name in made.value.meta.root_names()}
+        self.calls = [each for made in compiled.values() for each in made.calls]
+        read = [made.value for made in compiled.values()] + [
+            part for each in self.calls for part in (each.rows, *each.arguments)
+        ]
+        self.used = {name for each in read for name in each.meta.root_names()}
         said = source.time is not None and bool(
             source.time.said
         )  # by an expression, and looked at where that is computed
@@ -242,7 +253,7 @@ class FeedDecoder:
         if time and time.said:
             doubts.append(self.compiled["_t"].value.is_null())
         values = (fixed[name].alias(name) for name in wanted)
-        frame = select_once(base, *values, pl.any_horizontal(_DOUBT, *doubts).alias(_DOUBT))
+        frame = select_once(with_calls(base, self.calls), *values, pl.any_horizontal(_DOUBT, *doubts).alias(_DOUBT))
         unsure = frame.get_column(_DOUBT).to_numpy()
         left[at[unsure]] = True
         frame = frame.drop(_DOUBT)

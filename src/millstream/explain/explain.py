@@ -19,6 +19,7 @@ from millstream.plan.growth import growth
 from millstream.plan.lineage import Lineage
 from millstream.plan.operators.wording import listed, span
 from millstream.relation import expression
+from millstream.relation.functions import Functions
 from millstream.relation.nodes import EventTime
 from millstream.relation.schema import format_duration
 
@@ -33,6 +34,7 @@ class Defined(Protocol):
     to: str
     buckets: int
     log: str
+    udf: Functions
 
     @property
     def views(self) -> Mapping[str, Any]:
@@ -48,7 +50,7 @@ def explain(pipeline: Defined) -> Explanation:
     views = [
         ViewPlan(view.name, view.node, view.to, view.emit, view.key, kept=view.kept) for view in pipeline.views.values()
     ]
-    chain = build_chain(views, buckets=pipeline.buckets, to=pipeline.to)
+    chain = build_chain(views, buckets=pipeline.buckets, to=pipeline.to, functions=pipeline.udf.all)
     return explain_chain(pipeline.name, replace(chain, early=True))
 
 

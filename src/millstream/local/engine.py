@@ -136,7 +136,7 @@ def _chain(pipeline: Pipeline, folder: Path) -> Chain:
         ViewPlan(view.name, view.node, places[view.to], view.emit, view.key, view.refused)
         for view in pipeline.views.values()
     ]
-    return build_chain(views, buckets=1, to=places[pipeline.to])
+    return build_chain(views, buckets=1, to=places[pipeline.to], functions=pipeline.udf.all)
 
 
 def _write(path: Path, what: msgspec.Struct) -> None:

@@ -25,6 +25,7 @@ from millstream.plan.select_kernel import OneInput, bounds, lay, lay_join
 from millstream.plan.spec import Changelog, JoinSpec, TableJoin
 from millstream.plan.watermarks import clocked
 from millstream.relation import expression
+from millstream.relation.functions import Function
 from millstream.relation.nodes import (
     META_COLUMNS,
     Emit,
@@ -58,12 +59,15 @@ __all__ = [
 ]  # fmt: skip
 
 
-def build_chain(views: Sequence[ViewPlan], *, buckets: int, to: str, tasks: int = 1) -> Chain:
+def build_chain(
+    views: Sequence[ViewPlan], *, buckets: int, to: str, tasks: int = 1, functions: tuple[Function, ...] = ()
+) -> Chain:
     """Lay all views of a pipeline onto one chain; what two of them share is there once.
 
-    ``to`` is where the side tables of late events go. ``tasks`` is how many tasks a stage will have.
+    ``to`` is where the side tables of late events go. ``tasks`` is how many tasks a stage will have, ``functions`` are
+    those that the pipeline has.
     """
-    return clocked(fuse(_Builder(buckets, tasks).build(pushed(views), to)))
+    return clocked(fuse(_Builder(buckets, tasks).build(pushed(views), to))).calling(functions)
 
 
 class _Builder:

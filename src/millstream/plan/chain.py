@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from millstream.plan.spec import Reduce, Spec, Top
 from millstream.relation.expression import substitute
+from millstream.relation.functions import Function, calling
 from millstream.relation.nodes import Emit, Named, Node, Policy, Source
 
 ADMIT = 0
@@ -106,6 +107,8 @@ class Port:
     """The condition to keep rows as its author wrote it."""
     appended: bool = False
     """Whether its rows come with their append time, ``_a``."""
+    functions: tuple[Function, ...] = ()
+    """The functions of the pipeline that its expressions call."""
 
     @property
     def leader(self) -> int:
@@ -176,6 +179,8 @@ class Output:
     refused: Policy = "stop"
     kept: bool = True
     """Whether its rows are stored; the ledger of its pipeline is in ``to`` all the same."""
+    functions: tuple[Function, ...] = ()
+    """The functions of the pipeline that its expressions call."""
 
     @property
     def plain(self) -> bool:
@@ -196,6 +201,8 @@ class Chain:
     """Whether streams that only tell time are judged where their records are read: their watermarks come along with the offsets."""
     windows: tuple[WindowBound, ...] = ()
     """The bounds of windows that its expressions are made of."""
+    functions: tuple[Function, ...] = ()
+    """The functions of the pipeline."""
 
     def staged(self, feed: Feed) -> bool:
         """Whether a feed's admission has state of its own, so that it is a stage."""
@@ -221,6 +228,30 @@ class Chain:
             else:
                 operator = next(each for each in self.operators if each.number == port.target)
                 yield from self.readers(operator.ports, None)
+
+    def calling(self, functions: tuple[Function, ...]) -> Chain:
+        """The same chain with the functions that its expressions call."""
+        if not functions:
+            return self
+
+        def told(ports: tuple[Port, ...]) -> tuple[Port, ...]:
+            return tuple(
+                replace(
+                    port, functions=calling(functions, port.keep or "", *(each.expression for each in port.computed))
+                )
+                for port in ports
+            )
+
+        return replace(
+            self,
+            functions=functions,
+            feeds=tuple(replace(feed, ports=told(feed.ports)) for feed in self.feeds),
+            operators=tuple(replace(each, ports=told(each.ports)) for each in self.operators),
+            outputs=tuple(
+                replace(each, functions=calling(functions, *each.where, *(column.expression for column in each.select)))
+                for each in self.outputs
+            ),
+        )
 
     def unread(self, views: Collection[str]) -> Chain:
         """The same chain if nobody gets the rows of these views: each is computed in full, and no further than that."""

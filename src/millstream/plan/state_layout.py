@@ -13,6 +13,7 @@ from typing import Any
 from millstream.plan.chain import Chain, Operator
 from millstream.plan.lineage import Lineage
 from millstream.relation.fingerprint import canonical, fingerprint
+from millstream.relation.functions import calling
 
 
 def layout(chain: Chain) -> dict[str, str]:
@@ -45,7 +46,14 @@ def kernels(chain: Chain) -> dict[str, Operator]:
              lineage.kept(maker, port.keep) if port.keep else ""]
             for maker, port in lineage.ports_to(operator.number)
         ]  # fmt: skip
-        prints[operator.number] = fingerprint([spec, operator.hold, made])
+        texts = [
+            lineage.left(maker, port, here).text
+            for maker, port in lineage.ports_to(operator.number)
+            for _, here in port.columns
+        ]
+        texts += [lineage.kept(maker, port.keep) for maker, port in lineage.ports_to(operator.number) if port.keep]
+        called = calling(chain.functions, *texts)
+        prints[operator.number] = fingerprint([spec, operator.hold, made, *([called] if called else [])])
         found[prints[operator.number]] = operator
     return found
 

@@ -7,7 +7,9 @@ Fingerprints are stored, so the names in them are frozen: of a class its ``tag``
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
+from collections.abc import Callable
 from dataclasses import MISSING, Field, fields, is_dataclass
 from datetime import timedelta
 from typing import Any
@@ -34,6 +36,15 @@ def canonical(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: canonical(each) for name, each in value.items()}
     return [canonical(each) for each in value] if isinstance(value, tuple | list) else value
+
+
+def digest_of(function: Callable[..., Any]) -> str:
+    """What tells a function from another: its text, or its name where there is no text to be had."""
+    try:
+        text = inspect.getsource(function)
+    except (OSError, TypeError):
+        text = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', repr(type(function)))}"
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def stored_name(field: Field[Any]) -> str:

@@ -232,11 +232,20 @@ def _finished(spark: SparkSession | None, output: Output, rows: pa.Table) -> pa.
 def _finished_by_spark(spark: SparkSession, output: Output, rows: pa.Table) -> pa.Table:
     from pyspark.errors import AnalysisException, PySparkException
 
+    from millstream.spark.internals.python_functions import finder
+    from millstream.spark.udf import guarded
+
+    own, find = output.functions, finder(spark)
     try:
         frame = spark.createDataFrame(rows)
         for condition in output.where:
-            frame = frame.where(condition)
-        return frame.selectExpr(*(f"({each.expression}) AS `{each.name}`" for each in output.select), WEIGHT).toArrow()
+            frame = frame.where(guarded(spark, find, "true", "true", condition, own) if own else condition)
+        made = [
+            guarded(spark, find, each.expression, "true", functions=own) if own else each.expression
+            for each in output.select
+        ]
+        named = [f"({sql}) AS `{each.name}`" for sql, each in zip(made, output.select, strict=True)]
+        return frame.selectExpr(*named, WEIGHT).toArrow()
     except AnalysisException:
         raise
     except PySparkException as error:

@@ -39,7 +39,8 @@ def chain_of(pipeline: Pipeline, tasks: int = 1, *, early: bool = False) -> Chai
         ViewPlan(view.name, view.node, view.to, view.emit, view.key, view.refused, view.kept)
         for view in pipeline.views.values()
     ]
-    return replace(build_chain(views, buckets=pipeline.buckets, to=pipeline.to, tasks=tasks), early=early)
+    chain = build_chain(views, buckets=pipeline.buckets, to=pipeline.to, tasks=tasks, functions=pipeline.udf.all)
+    return replace(chain, early=early)
 
 
 def as_it_runs(pipeline: Pipeline, chain: Chain, *, sends: bool = True) -> Chain:

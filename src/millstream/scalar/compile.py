@@ -11,14 +11,16 @@ sqlglot's tree is not always Spark's: ``a = b < c`` groups otherwise, ``varchar(
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import reduce
 
 import polars as pl
 from sqlglot import Token, TokenError, TokenType
 
+from millstream.relation.functions import Function
 from millstream.relation.schema import tokens_of
+from millstream.scalar.function import Call, Calls
 from millstream.scalar.functions import TYPES, call, cast, concat, operate
 from millstream.scalar.term import (
     COMPARISONS,
@@ -26,6 +28,7 @@ from millstream.scalar.term import (
     among,
     any_of,
     choose,
+    coalesce,
     common,
     compare,
     conjunction,
@@ -65,16 +68,31 @@ class Scalar:
     """What Spark's result becomes through Arrow."""
     unsure: pl.Expr | None
     """True where only Spark can answer, and the value then means nothing; null or false: sure. None: always sure."""
+    calls: tuple[Call, ...] = ()
+    """Columns that must be made before, by :func:`~millstream.scalar.function.with_calls`: calls of the pipeline's functions."""
+    why: pl.Expr | None = None
+    """What such a function raised where one failed, else null."""
 
 
 def compile_scalar(
-    sql: str, columns: Mapping[str, pl.DataType], *, utc: bool = False, exact: bool = False
+    sql: str,
+    columns: Mapping[str, pl.DataType],
+    *,
+    utc: bool = False,
+    exact: bool = False,
+    functions: Iterable[Function] = (),
+    rows: Scalar | None = None,
+    final: bool = False,
+    label: str = "",
 ) -> Scalar | None:
     """Give the expression for Polars, or None if it is not in the subset; names of columns compare without case.
 
     A field of a struct is known under both names with a dot between them. ``utc`` says that Spark's session has UTC as its
     time zone; without it, what depends on one is not in the subset. With ``exact`` a row is unsure only where Spark fails, and it
     may take long: this is for the few rows that the quick way was not sure of, where nobody can be asked.
+
+    ``functions`` are those of the pipeline. They are called where ``rows`` is true, and what ``AND`` or ``CASE`` puts before them;
+    ``final`` says that null is as good as false. What they give is in columns whose names begin with ``label``.
 
     >>> minute = compile_scalar("pmod(n, 60) + 1", {"N": pl.Int64()})
     >>> minute.dtype, minute.unsure
@@ -86,17 +104,21 @@ def compile_scalar(
     if any(mark in sql for mark in _UNREADABLE):
         return None
     try:
-        term = _Reader(sql, columns, utc, exact).whole()
+        reader = _Reader(sql, columns, utc, exact, Calls(functions, label, () if rows is None else (rows.value,)))
+        term = reader.whole(final)
     except (Refused, TokenError, RecursionError):
         return None
-    return Scalar(term.value, term.dtype, term.unsure)
+    made, why = reader.calls.made, reader.calls.why
+    return Scalar(
+        term.value, term.dtype, any_of(term.unsure, None if why is None else why.is_not_null()), tuple(made), why
+    )
 
 
 def guarded(scalar: Scalar, guard: Scalar) -> Scalar:
     """The expression where a condition is true, else null: then it can make no row unsure."""
     asked = guard.value.fill_null(False)
     unsure = any_of(guard.unsure, None if scalar.unsure is None else asked & scalar.unsure)
-    return Scalar(pl.when(asked).then(scalar.value), scalar.dtype, unsure)
+    return replace(scalar, value=pl.when(asked).then(scalar.value), unsure=unsure, calls=(*guard.calls, *scalar.calls))
 
 
 def select_once(frame: pl.DataFrame, *wanted: pl.Expr) -> pl.DataFrame:
@@ -107,8 +129,8 @@ def select_once(frame: pl.DataFrame, *wanted: pl.Expr) -> pl.DataFrame:
 class _Reader:
     """The tokens of an expression, read from left to right; each method reads one level of Spark's grammar."""
 
-    def __init__(self, sql: str, columns: Mapping[str, pl.DataType], utc: bool, exact: bool) -> None:
-        self._sql, self._utc, self._exact = sql, utc, exact
+    def __init__(self, sql: str, columns: Mapping[str, pl.DataType], utc: bool, exact: bool, calls: Calls) -> None:
+        self._sql, self._utc, self._exact, self.calls = sql, utc, exact, calls
         self._tokens: list[Token] = tokens_of(sql)
         need(len(self._tokens) <= _LONGEST)
         self._at = 0
@@ -118,9 +140,9 @@ class _Reader:
             if name != "*" and not name.startswith("^"):
                 self._columns.setdefault(name.lower(), []).append(Term(pl.col(name), dtype))
 
-    def whole(self) -> Term:
+    def whole(self, final: bool = False) -> Term:
         """Read all of it."""
-        term = self._expression()
+        term = self._expression(final)
         need(self._at == len(self._tokens), term.dtype not in (NULL, INTERVAL))
         return term
 
@@ -153,11 +175,21 @@ class _Reader:
         self._at += 1
         return self._tokens[self._at - 1]
 
-    def _expression(self) -> Term:
-        return self._chain("or", self._conjunction, disjunction)
+    def _expression(self, final: bool = False) -> Term:
+        """Read an expression; ``final`` if null is as good as false."""
+        return self._chain("or", lambda: self._conjunction(final), disjunction)
 
-    def _conjunction(self) -> Term:
-        return self._chain("and", self._negation, conjunction)
+    def _conjunction(self, final: bool) -> Term:
+        before = len(self.calls.rows)
+
+        def part() -> Term:
+            term = self._negation()
+            self.calls.rows.append(term.value.fill_null(not final) if term.dtype == BOOLEAN else pl.lit(True))
+            return term
+
+        made = self._chain("and", part, conjunction)
+        del self.calls.rows[before:]
+        return made
 
     def _chain(self, word: str, part: Callable[[], Term], join: Callable[[Term, Term], Term]) -> Term:
         """Read parts and join them from the right, so that each is repeated only once in what is unsure."""
@@ -165,6 +197,16 @@ class _Reader:
         while self._take(word):
             parts.append(part())
         return reduce(lambda right, left: join(left, right), reversed(parts))
+
+    def _false_for_null(self) -> bool:
+        """Whether the brackets that are next stand in ``coalesce((…), false)``."""
+        depth = 0
+        for ahead in range(len(self._tokens) - self._at):
+            depth += (self._kind(ahead) == TokenType.L_PAREN) - (self._kind(ahead) == TokenType.R_PAREN)
+            if depth == 0:
+                behind = [self._word(ahead + step) for step in (1, 2, 3)]
+                return self._kind() == TokenType.L_PAREN and behind == [",", "false", ")"]
+        return False
 
     def _negation(self) -> Term:
         return negation(self._negation()) if self._take("not", "!") else self._predicate()
@@ -263,7 +305,18 @@ class _Reader:
         if not word or not called:
             return self._column(word)
         self._at += 2
-        return self._cast() if word == "cast" else call(word, self._list(), utc=self._utc, exact=self._exact)
+        if word == "cast":
+            return self._cast()
+        if word == "coalesce" and self._false_for_null():
+            self._at += 1
+            term = self._expression(final=True)
+            self._expect(")")
+            self._at += 3
+            return coalesce([term, literal(False, BOOLEAN)])
+        given = self._list()
+        if (function := self.calls.functions.get(word)) is not None:
+            return self.calls.add(function, given)
+        return call(word, given, utc=self._utc, exact=self._exact)
 
     def _interval(self) -> Term:
         """Read ``10 SECONDS``, ``'10' SECOND``, ``1 HOUR 30 MINUTES`` or ``'10 seconds'``, behind the word."""
@@ -306,11 +359,17 @@ class _Reader:
     def _case(self) -> Term:
         subject = None if self._word() == "when" else self._expression()
         branches: list[tuple[Term, Term]] = []
+        before = len(self.calls.rows)
         while self._take("when"):
-            condition = self._expression()
+            condition = self._expression(final=subject is None)
             self._expect("then")
-            branches.append((condition if subject is None else compare("=", subject, condition), self._expression()))
+            condition = condition if subject is None else compare("=", subject, condition)
+            chosen = condition.value.fill_null(False)
+            self.calls.rows.append(chosen)
+            branches.append((condition, self._expression()))
+            self.calls.rows[-1] = ~chosen
         result = self._expression() if self._take("else") else literal(None, NULL)
+        del self.calls.rows[before:]
         self._expect("end")
         result = widen(result, common([*(value for _, value in branches), result]))
         for condition, value in reversed(branches):

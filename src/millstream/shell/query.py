@@ -119,7 +119,10 @@ class Query:
     def _chain(self) -> Any:
         view = self.view
         return build_chain(
-            [ViewPlan(view.name, view.node, view.to, view.emit, view.key)], buckets=1, to=self.pipeline.to
+            [ViewPlan(view.name, view.node, view.to, view.emit, view.key)],
+            buckets=1,
+            to=self.pipeline.to,
+            functions=self.pipeline.udf.all,
         )
 
     def _here(self, log: Log) -> _Here:

@@ -8,7 +8,8 @@ A record on which one fails cannot be used either, unless its source says that i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -31,10 +32,10 @@ from millstream.plan.build import Chain, Feed, micros
 from millstream.plan.prune_columns import narrowed
 from millstream.relation import expression
 from millstream.relation.nodes import META_COLUMNS, EventTime, Source
-from millstream.spark import stages
+from millstream.spark import stages, udf
 from millstream.spark.fast_path import CHUNK
 from millstream.spark.internals.arrow_schema import arrow_schema
-from millstream.spark.internals.python_functions import check_calls, guarded
+from millstream.spark.internals.python_functions import check_calls, finder
 from millstream.spark.internals.try_eval import tried
 
 if TYPE_CHECKING:
@@ -77,8 +78,10 @@ def decode(records: DataFrame, chain: Chain, pipeline: str) -> DataFrame:
         *(f"cast(null AS {kind}) AS {name}" for name, kind in list(_JUDGED.items())[3:]),
     )
     made: list[str] = list(chunk)
+    spark = frame.sparkSession
+    guarded = partial(udf.guarded, spark, finder(spark), functions=chain.functions)
     for feed in chain.feeds:
-        frame = _decode_feed(frame, feed, made, chain)
+        frame = _decode_feed(frame, feed, made, chain, guarded)
         made += [column_of(feed, each.name) for each in feed.expressions]
     return frame.selectExpr(
         "_feed",
@@ -117,7 +120,7 @@ def feed_types(decoded: DataFrame, chain: Chain) -> dict[int, pl.Schema]:
     }
 
 
-def _decode_feed(frame: DataFrame, feed: Feed, made: list[str], chain: Chain) -> DataFrame:
+def _decode_feed(frame: DataFrame, feed: Feed, made: list[str], chain: Chain, guarded: Callable[..., str]) -> DataFrame:
     source, spark = narrowed(feed), frame.sparkSession
     kept = [*_RAW, *_JUDGED, *made]
     mine = f"_feed = {feed.number} AND _beat IS NULL"
@@ -130,16 +133,16 @@ def _decode_feed(frame: DataFrame, feed: Feed, made: list[str], chain: Chain) ->
     if (
         source.time is not None and source.time.said
     ):  # a record whose time cannot be told is malformed, and stops nothing
-        told = guarded(spark, _told(source.time), usable)
+        told = guarded(_told(source.time), usable)
         when = tried(spark, f"CASE WHEN {usable} THEN {told} END")
         frame, names = frame.select(*names, when.alias("_when")), [*names, "_when"]
         usable += " AND _when.value IS NOT NULL"
     values = {
-        column_of(feed, each.name): f"CASE WHEN {usable} THEN {guarded(spark, each.expression, usable, each.guard)} END"
+        column_of(feed, each.name): f"CASE WHEN {usable} THEN {guarded(each.expression, usable, each.guard)} END"
         for each in feed.expressions
     }
     if source.sequence is not None:
-        who, nth = (guarded(spark, text, usable) for text in (source.sequence.producer, source.sequence.number))
+        who, nth = (guarded(text, usable) for text in (source.sequence.producer, source.sequence.number))
         values["_who"] = f"CASE WHEN {usable} THEN cast(({who}) AS string) END"
         values["_nth"] = f"CASE WHEN {usable} THEN cast(({nth}) AS bigint) END"
     fails = _texts(feed, chain) if source.failed == "dead_letter" else {}

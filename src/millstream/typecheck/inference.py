@@ -18,6 +18,7 @@ from millstream.kernel.operators.map_groups import type_of
 from millstream.kernel.schemas import input_frames
 from millstream.plan.build import Chain, Feed
 from millstream.relation import expression
+from millstream.relation.functions import Function, calling
 from millstream.relation.nodes import (
     WINDOW_COLUMNS,
     Aggregate,
@@ -66,10 +67,12 @@ def check_types(nodes: Iterable[Node], chain: Chain, feeds: Mapping[int, pl.Sche
 
     ``feeds`` are the types of the feeds' expressions, where Spark has said them.
     """
-    reader, nodes = _Reader(_said(chain, feeds or {})), tuple(nodes)
+    reader, nodes = _Reader(_said(chain, feeds or {}), chain.functions), tuple(nodes)
     for node in nodes:
         reader.types(node)
-    known = feeds or {feed.number: types for feed in chain.feeds if (types := _feed_types(feed)) is not None}
+    known = feeds or {
+        feed.number: types for feed in chain.feeds if (types := _feed_types(feed, chain.functions)) is not None
+    }
     if len(known) < len(chain.feeds):
         return
     try:
@@ -117,13 +120,20 @@ def _unnamed(node: Node) -> dict[str, str]:
 class _Reader:
     """Reads the types of nodes, each once."""
 
-    def __init__(self, said: Said) -> None:
-        self._said, self._known = said, dict[int, Types]()
+    def __init__(self, said: Said, functions: tuple[Function, ...]) -> None:
+        self._said, self._known, self._functions = said, dict[int, Types](), functions
 
     def type_of(self, sql: str, node: Node) -> pl.DataType | None:
         """The type of an expression over a relation, if it is known."""
         called = _call(sql)
-        return ANY_MAP if called in MAKES_MAP else _type(sql, self.types(node)) or self._of_source(sql, node)
+        return ANY_MAP if called in MAKES_MAP else self._plain(sql, node) or self._of_source(sql, node)
+
+    def _plain(self, sql: str, node: Node) -> pl.DataType | None:
+        """The type of an expression; that of a call is what its function declares, also where only Spark can compute it."""
+        found = _type(sql, self.types(node), self._functions)
+        if found is None and not has_aggregate(node) and (made := calling(self._functions, sql)):
+            return next((type_of(each.returns) for each in made if each.name.lower() == _call(sql)), None)
+        return found
 
     def _of_source(self, sql: str, node: Node) -> pl.DataType | None:
         """What Spark has said of it, where only filters and selects are between it and its source."""
@@ -249,11 +259,11 @@ class _Reader:
         return found
 
 
-def _type(sql: str, columns: Types) -> pl.DataType | None:
+def _type(sql: str, columns: Types, functions: tuple[Function, ...]) -> pl.DataType | None:
     """The type of an expression, if it is known."""
     if (column := expression.plain_column(sql)) is not None:
         return _lower(columns).get(column.lower())
-    made = compile_scalar(sql, {**columns, **dict(_fields(columns))}, utc=True)
+    made = compile_scalar(sql, {**columns, **dict(_fields(columns))}, utc=True, functions=functions)
     return made.dtype if made is not None else None
 
 
@@ -301,8 +311,8 @@ def _of_ddl(declared: str) -> pl.DataType | None:
     return pl.List(inner[0]) if len(inner) == 1 else map_of(*inner)  # type: ignore[arg-type]
 
 
-def _feed_types(feed: Feed) -> pl.Schema | None:
+def _feed_types(feed: Feed, functions: tuple[Function, ...]) -> pl.Schema | None:
     """The types of a feed's expressions; None if only Spark knows one of them."""
     columns = _declared(feed.source.columns) | META
-    found = {each.name: _type(each.expression, columns) for each in feed.expressions}
+    found = {each.name: _type(each.expression, columns, functions) for each in feed.expressions}
     return None if None in found.values() else pl.Schema(found)  # type: ignore[arg-type]

@@ -23,6 +23,8 @@ from millstream.kernel.state.hash import hash_columns
 from millstream.kernel.zset import WEIGHT
 from millstream.plan.build import DRIVER, Port
 from millstream.plan.chain import Computed
+from millstream.relation.functions import Function
+from millstream.scalar.function import with_calls
 
 PIECE = 16 << 20
 """About how many bytes of rows go into one chunk: more are cut into several, so that they are never all packed at once."""
@@ -108,10 +110,10 @@ def shaped(rows: pl.DataFrame, port: Port) -> pl.DataFrame:
     if port.keep is not None:
         name = port.keep
         if name not in rows.columns:
-            rows, name = computed(rows, Computed("_keep", port.keep, port.said or port.keep)), "_keep"
+            rows, name = computed(rows, Computed("_keep", port.keep, port.said or port.keep), port.functions), "_keep"
         rows = rows.filter(pl.col(name))
     for each in port.computed:  # of the rows that are kept: others may not have a value
-        rows = computed(rows, each)
+        rows = computed(rows, each, port.functions)
     extra = [name for name in (WEIGHT, *_CARRIED) if name in rows.columns]
     extra += ["_a"] if port.appended else []
     if not port.columns and not extra:  # count(*) of everything wants no column, and rows without any are no rows
@@ -119,30 +121,33 @@ def shaped(rows: pl.DataFrame, port: Port) -> pl.DataFrame:
     return rows.select(*(pl.col(here).alias(there) for there, here in port.columns), *extra)
 
 
-def computed(rows: pl.DataFrame, column: Computed) -> pl.DataFrame:
-    """The rows with one more column; a row for which Spark fails is an error."""
-    scalar = compiled(column.expression, tuple(rows.schema.items()))
+def computed(rows: pl.DataFrame, column: Computed, functions: tuple[Function, ...] = ()) -> pl.DataFrame:
+    """The rows with one more column; a row for which Spark, or a function of the pipeline, fails is an error."""
+    scalar = compiled(column.expression, rows.schema, functions, label=column.name)
     if scalar is None:
         raise PlanError(
             f"`{column.written}` lies between two kernels, where not every Spark expression can be computed, and this one cannot",
             hint="compute it before the join or aggregate below, or in the last select of the view",
         )
-    made = rows.with_columns(scalar.value.alias(column.name))
+    made = with_calls(rows, scalar.calls).with_columns(scalar.value.alias(column.name))
     if scalar.unsure is not None:
         places = made.select(scalar.unsure.fill_null(False).alias("_unsure")).to_series().arg_true()
         if places.len():
-            return made.with_columns(made[column.name].scatter(places, _exactly(rows[places], column)))
+            return made.with_columns(made[column.name].scatter(places, _exactly(rows[places], column, functions)))
     return made
 
 
-def _exactly(rows: pl.DataFrame, column: Computed) -> pl.Series:
+def _exactly(rows: pl.DataFrame, column: Computed, functions: tuple[Function, ...]) -> pl.Series:
     """The values of those few rows that the quick way is not sure of."""
-    scalar = compiled(column.expression, tuple(rows.schema.items()), exact=True)
+    scalar = compiled(column.expression, rows.schema, functions, exact=True, label=column.name)
     assert scalar is not None  # noqa: S101
+    shown, rows = rows.columns, with_calls(rows, scalar.calls)
     failed = rows.clear() if scalar.unsure is None else rows.filter(scalar.unsure.fill_null(False))
     if failed.height:
+        why = failed.select(scalar.why).item(0, 0) if scalar.why is not None else None
+        first = failed.select(shown).row(0, named=True)
         raise ExpressionFailed(
-            f"`{column.written}` failed between two kernels, on {failed.height} rows; the first is {failed.row(0, named=True)}",
+            f"`{column.written}` failed between two kernels, on {failed.height} rows; the first is {first}{f': {why}' if why else ''}",
             hint=ExpressionFailed.advice,
         )
     return rows.with_columns(scalar.value.alias(column.name))[column.name]

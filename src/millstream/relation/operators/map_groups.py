@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import inspect
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from millstream.errors import PlanError
 from millstream.relation import expression
 from millstream.relation.clauses import NOWHERE, Column, Emit, Named, Place
+from millstream.relation.fingerprint import digest_of
 from millstream.relation.kinds import Kind, declared, of_named, without_fields
 from millstream.relation.operators.contract import NodeContract, lower, renamed, texts_by_name
 from millstream.relation.schema import parse_columns
@@ -114,13 +113,4 @@ def map_groups(
             raise PlanError(
                 f"map_groups: a function cannot give {column.name} {column.type}; only plain types and arrays"
             )
-    return MapGroups(node, key, columns, _digest(function), function, place)
-
-
-def _digest(function: Callable[[Any], Any]) -> str:
-    """What identifies a function: its source text, or its name where there is no source."""
-    try:
-        text = inspect.getsource(function)
-    except (OSError, TypeError):
-        text = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', repr(type(function)))}"
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return MapGroups(node, key, columns, digest_of(function), function, place)

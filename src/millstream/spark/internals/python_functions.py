@@ -7,7 +7,8 @@ the row out, so a pipeline that calls one is refused; any other runs.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from millstream.spark import udf
@@ -19,11 +20,12 @@ if TYPE_CHECKING:
 _PROBE = "millstream_self_test"
 
 
-def guarded(spark: SparkSession, expression: str, rows: str, guard: str = "") -> str:
-    """An expression for records where ``rows`` and ``guard`` are true; see :func:`millstream.spark.udf.guarded`."""
-    if PYTHON_FUNCTIONS.works(spark):
-        return udf.guarded(spark, expression, rows, guard)
-    return f"CASE WHEN {guard} THEN ({expression}) END" if guard else f"({expression})"
+def finder(spark: SparkSession) -> Callable[[str], Any]:
+    """What finds the Python functions of the session, each name asked for once; it finds none where the registry cannot be read."""
+    if not PYTHON_FUNCTIONS.works(spark):
+        return lambda _: None
+    known = cache(partial(udf.registered, spark))
+    return lambda name: udf.registered(spark, name) if name.startswith(udf.STANDS_IN) else known(name)
 
 
 def check_calls(spark: SparkSession, expressions: Iterable[str]) -> None:
@@ -41,10 +43,10 @@ def _test(spark: SparkSession) -> None:
     from pyspark.sql.types import LongType
 
     jvm: Any = spark._jvm
-    expect(udf._registered(spark, "upper") is None, "a function of Spark's own is taken for one in Python")
+    expect(udf.registered(spark, "upper") is None, "a function of Spark's own is taken for one in Python")
     spark.udf.register(_PROBE, lambda: 0, LongType())  # a type, not text: Spark would have to read it
     try:
-        found = udf._registered(spark, _PROBE)
+        found = udf.registered(spark, _PROBE)
         expect(found is not None, "a function in Python is not found in the registry")
         expect(found.evalType() in (udf._BY_PICKLE, udf._BY_ARROW), "a function in Python is of an unknown kind")
         expect(bytes(found.func().command().unsafeArray()), "a function in Python has no code")
