@@ -7,48 +7,26 @@ continued by another definition.
 
 from __future__ import annotations
 
-import difflib
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal
 
+from millstream import definitions
 from millstream.address import NOWHERE, parse_address, parse_log
 from millstream.config import DEFAULT_LOG
-from millstream.errors import PlanError, UnknownView
+from millstream.errors import PlanError
 from millstream.explain.endless import refuse_endless
 from millstream.plan.build import ViewPlan, build_chain
 from millstream.relation.fingerprint import fingerprint
 from millstream.relation.functions import Functions
-from millstream.relation.nodes import Column, Emit, EventTime, Late, Policy, Source, source_of, sources_of
-from millstream.relation.relation import Relation, has_aggregate, has_window, here, natural_key, placed
-from millstream.relation.schema import parse_columns, parse_duration
-from millstream.relation.sinks import Mode, SinkDefinition, check_policy, checked_sink
-from millstream.relation.source import (
-    Clock,
-    Codec,
-    Duration,
-    codec_of,
-    describe_source,
-    either,
-    event_time_of,
-    existing,
-    idle_of,
-    numbering,
-    topic_of,
-)
-from millstream.relation.source_location import said_at
+from millstream.relation.nodes import Column, Emit, EventTime, Late, Policy, Source, source_of
+from millstream.relation.relation import Relation, here, placed
+from millstream.relation.schema import parse_duration
+from millstream.relation.sinks import Mode, SinkDefinition, checked_sink
+from millstream.relation.source import Clock, Codec, Duration, describe_source, idle_of
 from millstream.secret import check_settings
 from millstream.store.contract import LETTERS_KEPT
-from millstream.view import View
-
-if TYPE_CHECKING:
-    from millstream.sql.emit_clause import Query
-
-_PIPELINE_NAME = re.compile(r"[A-Za-z0-9_-]{1,63}")
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
-_RESERVED_PREFIXES = ("millstream", "sqlite_")
+from millstream.view import View, Views, describe_view
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
@@ -64,17 +42,6 @@ class _Defined(Relation):
 
 
 _Defined.__name__ = _Defined.__qualname__ = "Relation"  # what errors of Python's own call it: the class that is public
-
-
-class _Views(dict[str, View]):
-    """The views of a pipeline by their names; a wrong one is told with the right ones."""
-
-    def __missing__(self, name: str) -> View:
-        close = difflib.get_close_matches(str(name), self, 1)
-        there = ", ".join(self) or "none"
-        raise UnknownView(
-            f"there is no view {name!r}; there are {there}", hint=f"did you mean {close[0]}?" if close else ""
-        )
 
 
 class Pipeline:
@@ -111,14 +78,7 @@ class Pipeline:
     ) -> None:
         self.place = here()
         with placed(self.place):
-            if not isinstance(name, str) or not _PIPELINE_NAME.fullmatch(name):
-                raise PlanError(f"pipeline {name!r}: expected a name of 1 to 63 letters, digits, _ and -")
-            if isinstance(buckets, bool) or not isinstance(buckets, int) or buckets < 1:
-                raise PlanError(f"pipeline {name}: expected a number of buckets above zero; found {buckets!r}")
-            if isinstance(dead_letters, bool) or not isinstance(dead_letters, int) or dead_letters < 0:
-                raise PlanError(
-                    f"pipeline {name}: expected dead_letters to be how many are kept; found {dead_letters!r}"
-                )
+            definitions.check_pipeline(name, buckets, dead_letters)
             self.to = to if to is not None else f"sqlite:{name}.views.db"
             parse_address(self.to)
             parse_log(log or DEFAULT_LOG)
@@ -135,7 +95,7 @@ class Pipeline:
         self.dead_letters = dead_letters
         self.streams: dict[str, Relation] = {}
         self.tables: dict[str, Relation] = {}
-        self.views: dict[str, View] = _Views()
+        self.views: dict[str, View] = Views()
         self.sinks: dict[str, SinkDefinition] = {}
         self.names: dict[str, Relation] = {}
         self.udf = Functions(name)
@@ -193,30 +153,12 @@ class Pipeline:
         """
         place = here()
         with placed(place):
-            what = f"stream {name}"
             columns = self._source_columns("stream", name, schema)
-            written = EventTime(
-                "", parse_duration(delay), parse_duration(lateness), late, parse_duration(ahead), idle_of(idle)
-            )
-            if time is None and (written != EventTime("") or clock is not None):
-                raise PlanError(
-                    f"{what}: delay, lateness, late, ahead, idle and clock are about event time, and it has none",
-                    hint='name its timestamp column: time="at"',
-                )
-            source = Source(
-                "stream",
-                name,
-                topic_of(topic, name, what),
-                columns,
-                *codec_of(codec, columns, what),
-                key=existing(key or (), columns, f"{what}: key"),
-                time=event_time_of(time, written, clock, columns, what) if time is not None else None,
-                sequence=numbering(sequence, columns, what),
-                failed=failed,
-                place=place,
-            )
-            check_policy(what, failed, "failed")
-            self._refuse_second_reader(source)
+            spans = parse_duration(delay), parse_duration(lateness), parse_duration(ahead), idle_of(idle)
+            written = EventTime("", spans[0], spans[1], late, *spans[2:])
+            event_time = definitions.time_of(f"stream {name}", columns, time, written, clock)
+            source = definitions.stream_of(name, columns, topic, key, codec, event_time, sequence, failed, place)
+            definitions.refuse_second_reader(source, self._sources())
         self.streams[name] = _Defined(source, pipeline=self)
         return self.streams[name]
 
@@ -247,22 +189,9 @@ class Pipeline:
         """
         place = here()
         with placed(place):
-            what = f"table {name}"
             columns = self._source_columns("table", name, schema)
-            if not key:
-                raise PlanError(f"{what}: expected at least one key column; found none")
-            source = Source(
-                "table",
-                name,
-                topic_of(topic, name, what),
-                columns,
-                *codec_of(codec, columns, what),
-                key=existing(key, columns, f"{what}: key"),
-                failed=failed,
-                place=place,
-            )
-            check_policy(what, failed, "failed")
-            self._refuse_second_reader(source)
+            source = definitions.table_of(name, columns, topic, key, codec, failed, place)
+            definitions.refuse_second_reader(source, self._sources())
         self.tables[name] = _Defined(source, pipeline=self)
         return self.tables[name]
 
@@ -276,14 +205,14 @@ class Pipeline:
         """
         place = here()
         with placed(place):
-            if not isinstance(name, str) or not _NAME.fullmatch(name):
+            if not isinstance(name, str) or not definitions.NAME.fullmatch(name):
                 raise PlanError(f"define {name!r}: expected a name of 1 to 63 letters, digits and _")
             if name.lower() in (each.lower() for each in self.relations):
                 raise PlanError(f"define {name}: there is a stream, table or view of that name already")
-            relation, query = self._relation(relation, sql, f"define {name}")
+            relation, query = definitions.relation_of(relation, sql, self.relations, f"define {name}")
             if query is not None and (query.emit or query.lateness):
                 raise PlanError(f"define {name}: nothing comes out of it, so EMIT and ALLOWED LATENESS say nothing")
-            self._own(relation, f"define {name}")
+            definitions.refuse_foreign(relation, self._sources(), f"define {name}", self.name)
             self.udf.check(relation.node, f"define {name}")
         self.names[name] = Relation(relation.node, name)
         return self.names[name]
@@ -321,58 +250,22 @@ class Pipeline:
         :raises PlanError: if something of it does not hold together
         """
         place = here()
-        with placed(place), _hints_for(sql):
+        with placed(place), definitions.hints_for(sql):
             what = f"view {name}"
-            if not isinstance(name, str) or not _NAME.fullmatch(name) or name.lower().startswith(_RESERVED_PREFIXES):
-                raise PlanError(
-                    f"view {name!r}: expected a name of 1 to 63 letters, digits and _, not beginning with a digit,"
-                    f" {' or '.join(_RESERVED_PREFIXES)}"
-                )
-            for other in self.views.values():
-                if other.name.lower() == name.lower():
-                    raise PlanError(f"{what}: there is one of that name already, defined at {other.place}")
+            definitions.check_view_name(name, self.views.values())
             self._refuse_defined(name, what)
-            relation, query = self._relation(relation, sql, what)
-            if query is not None and query.emit is not None:
-                if emit not in ("changes", query.emit):
-                    raise PlanError(f"{what}: its query says EMIT {query.emit.upper()}; found emit={emit!r}")
-                emit = query.emit
-            self._own(relation, what)
+            relation, query = definitions.relation_of(relation, sql, self.relations, what)
+            definitions.refuse_foreign(relation, self._sources(), what, self.name)
             self.udf.check(relation.node, what)
-            source = source_of(relation.node)
-            if emit not in get_args(Emit):
-                raise PlanError(f"{what}: expected emit to be {either(Emit)}; found {emit!r}")
-            check_policy(what, refused)
-            if emit == "final" and not has_window(relation.node):
-                raise PlanError(
-                    f'{what}: emit="final" needs an end to wait for, and there is no window',
-                    hint='group by a window: group_by(window.tumbling("at", "1 minute"), …)',
-                )
-            if (
-                key is not None
-                and natural_key(relation.node) == ()
-                and source.kind == "stream"
-                and not has_aggregate(relation.node)
-            ):
-                raise PlanError(
-                    f"{what}: its rows are told apart by where in the log they come from; found key={key!r}",
-                    hint="group_by(…).agg(…) makes one row for each key",
-                )
-            kept = to != NOWHERE
-            if to is not None and kept:
-                parse_address(to)
-            if refused != "stop" and not kept:
-                raise PlanError(
-                    f"{what}: it is kept nowhere, so no store refuses its rows; found refused={refused!r}",
-                    hint="a sink has a refused= of its own",
-                )
-            names = [Column(each, "") for each in relation.columns]
-            found = existing(key, names, f"{what}: key") if key is not None else natural_key(relation.node)
-            stored = to if to is not None and kept else self.to
+            emit = definitions.emit_of(what, emit, query)
+            found = definitions.view_key(what, relation, emit, key)
+            definitions.check_store(what, to, refused)
+            stored = self.to if to is None or to == NOWHERE else to
             plan = ViewPlan(name, relation.node, stored, emit, found)
             chain = build_chain([plan], buckets=self.buckets, to=self.to, functions=self.udf.all)
             if not unbounded:
                 refuse_endless(name, chain)
+            kept = to != NOWHERE
             view = View(name, relation.node, stored, emit, found, place, self.name, unbounded, refused, kept)
         from millstream.typecheck.inference import check_types  # Polars is loaded when there is something to check
 
@@ -407,7 +300,7 @@ class Pipeline:
         place = here()
         with placed(place):
             what = f"sink {name}"
-            if not isinstance(name, str) or not _NAME.fullmatch(name) or name in self.sinks:
+            if not isinstance(name, str) or not definitions.NAME.fullmatch(name) or name in self.sinks:
                 raise PlanError(f"sink {name!r}: expected a new name of 1 to 63 letters, digits and _")
             if self.views.get(getattr(view, "name", "")) is not view:
                 raise PlanError(f"{what}: expected a view of pipeline {self.name}; found {view!r}")
@@ -436,18 +329,7 @@ class Pipeline:
             "streams": {name: describe_source(source_of(stream.node)) for name, stream in self.streams.items()},
             "functions": {each.name: {"returns": each.returns, "kind": each.kind} for each in self.udf.all},
             "tables": {name: describe_source(source_of(table.node)) for name, table in self.tables.items()},
-            "views": {
-                view.name: {
-                    "to": view.where,
-                    "emit": view.emit,
-                    "key": list(view.key),
-                    "refused": view.refused,
-                    "columns": list(view.columns),
-                    "plan": str(Relation(view.node)),
-                    "place": str(view.place),
-                }
-                for view in self.views.values()
-            },
+            "views": {view.name: describe_view(view) for view in self.views.values()},
             "sinks": {
                 sink.name: {"view": sink.view, "to": sink.where, "mode": sink.mode, "refused": sink.refused}
                 for sink in self.sinks.values()
@@ -480,21 +362,7 @@ class Pipeline:
     def _repr_html_(self) -> str:
         from millstream.notebook import pipeline_html
 
-        sources = [source_of(each.node) for each in (*self.streams.values(), *self.tables.values())]
-        return pipeline_html(self.name, sources, self.views.values())
-
-    def _relation(self, relation: Relation | None, sql: str | None, what: str) -> tuple[Relation, Query | None]:
-        """The relation that is given, or that of a query, with what is said behind it."""
-        if sql is None:
-            if not isinstance(relation, Relation):
-                raise PlanError(f"{what}: expected a relation; found {relation!r}", hint="after group_by comes .agg(…)")
-            return relation, None
-        if relation is not None or not isinstance(sql, str):
-            raise PlanError(f"{what}: expected either a relation or sql, a text; found {relation!r} and {sql!r}")
-        from millstream.sql.emit_clause import ask
-
-        with said_at(here()):
-            return ask(sql, self.relations, what)
+        return pipeline_html(self.name, self._sources(), self.views.values())
 
     def _meaning(self, view: View) -> list[Any]:
         """What of a view decides what is stored of it, with the functions that it calls; that it is kept goes without saying."""
@@ -512,52 +380,11 @@ class Pipeline:
         if name.lower() in (each.lower() for each in self.names):
             raise PlanError(f"{what}: define gave that name to another relation already")
 
-    def _own(self, relation: Relation, what: str) -> None:
-        """Refuse what is made of sources that are not of this pipeline."""
-        for source in sources_of(relation.node):
-            mine = (self.streams if source.kind == "stream" else self.tables).get(source.name)
-            if mine is None or mine.node != source:
-                raise PlanError(
-                    f"{what}: {source.kind} {source.name} (at {source.place}) is not of pipeline {self.name}"
-                )
-
-    def _refuse_second_reader(self, source: Source) -> None:
-        """A topic is read and admitted once."""
-        for other in (*self.streams.values(), *self.tables.values()):
-            known = source_of(other.node)
-            if known.topic == source.topic:
-                raise PlanError(
-                    f"{source.kind} {source.name}: topic {source.topic} is {known.kind} {known.name} already, defined at {known.place}",
-                    hint=f"use {known.name} again: as many views as you like may read it",
-                )
+    def _sources(self) -> list[Source]:
+        return [source_of(each.node) for each in (*self.streams.values(), *self.tables.values())]
 
     def _source_columns(self, kind: Literal["stream", "table"], name: str, schema: str) -> tuple[Column, ...]:
         """The columns of a new source, once its name is found to be right and free."""
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise PlanError(
-                f"{kind} {name!r}: expected a name of 1 to 63 letters, digits and _, not beginning with a digit"
-            )
-        for other in (*self.streams.values(), *self.tables.values()):
-            source = source_of(other.node)
-            if source.name.lower() == name.lower():
-                raise PlanError(
-                    f"{kind} {name}: there is a {source.kind} of that name already, defined at {source.place}"
-                )
+        columns = definitions.source_columns(kind, name, schema, self._sources())
         self._refuse_defined(name, f"{kind} {name}")
-        try:
-            return parse_columns(schema)
-        except PlanError as error:
-            raise PlanError(f"{kind} {name}: {error.message}", hint=error.hint) from error
-
-
-@contextmanager
-def _hints_for(sql: str | None) -> Iterator[None]:
-    """Let hints about a view that is a query be in SQL."""
-    try:
-        yield
-    except PlanError as error:
-        if sql is None:
-            raise
-        from millstream.sql.hints import in_query
-
-        raise PlanError(error.message, hint=in_query(error.hint)) from error.__cause__
+        return columns

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -9,6 +10,7 @@ from millstream.address import NOWHERE
 from millstream.errors import UnknownView
 from millstream.relation.foreign_names import view_error
 from millstream.relation.nodes import Emit, Node, Place, Policy, output_columns
+from millstream.relation.relation import Relation
 
 if TYPE_CHECKING:
     import pandas
@@ -120,3 +122,27 @@ class View:
         def __getattr__(self, name: str) -> NoReturn:
             """Say what is called otherwise here."""
             raise view_error(name)
+
+
+class Views(dict[str, View]):
+    """The views of a pipeline by their names; a wrong one is told with the right ones."""
+
+    def __missing__(self, name: str) -> View:
+        close = difflib.get_close_matches(str(name), self, 1)
+        there = ", ".join(self) or "none"
+        raise UnknownView(
+            f"there is no view {name!r}; there are {there}", hint=f"did you mean {close[0]}?" if close else ""
+        )
+
+
+def describe_view(view: View) -> dict[str, Any]:
+    """Say what a view is, in plain values that JSON can hold."""
+    return {
+        "to": view.where,
+        "emit": view.emit,
+        "key": list(view.key),
+        "refused": view.refused,
+        "columns": list(view.columns),
+        "plan": str(Relation(view.node)),
+        "place": str(view.place),
+    }
