@@ -85,6 +85,25 @@ def test_what_fails_behind_a_join_says_what_to_do_and_the_row_can_be_corrected(
     assert made.views["sums"].to_polars().rows() == [(42, 1)]
 
 
+def test_what_fails_above_an_aggregate_names_the_line_that_says_it(spark: SparkSession, tmp_path: Path) -> None:
+    made = Pipeline("shares", log=f"sqlite:{tmp_path / 'log.db'}", to=f"sqlite:{tmp_path / 'views.db'}", buckets=1)
+    made.checkpoint = str(tmp_path / "check")
+    totals = made.stream("clicks", "page string, amount long").group_by("page").agg(total="sum(amount)")
+    shares = totals.select("page", "10 / total AS share")
+    made.view("shares", shares.where("share < 100"))
+    with open_log(made.log, create=True) as log:
+        log.create_topic("clicks", 1)
+        log.append("clicks", [Event(b'{"page": "/", "amount": 0}')])
+    begin = f"{shares.node.place}: view shares: 10 / total: [DIVIDE_BY_ZERO]"
+    assert "test_failure.py:" in begin
+    with pytest.raises(ExpressionFailed) as caught:
+        run(made, spark=spark, once=True)
+    assert str(caught.value).startswith(begin)
+    with pytest.raises(ExpressionFailed) as caught:
+        run_batch(made, spark=spark, out=tmp_path / "out")
+    assert str(caught.value).startswith(begin)
+
+
 STACK = """[STREAM_FAILED] Query [id = 1] terminated with exception: Job aborted: Traceback (most recent call last):
   File "worker.py", line 1, in main
     process()

@@ -81,7 +81,15 @@ class Engine:
         self.position = Position(checkpoint.start, {topic: dict(found) for topic, found in checkpoint.start.items()})
         if last is not None:
             self.position = Position.restore(checkpoint.start, last.offsets, last.state)
-        self.delivery = Delivery(self.chain, self.local.targets, checkpoint.id, writers, self.position, self.spark)
+        self.delivery = Delivery(
+            self.chain,
+            self.local.targets,
+            checkpoint.id,
+            writers,
+            self.position,
+            self.spark,
+            views=self.pipeline.views,
+        )
         self.heartbeats = Heartbeats(self.log, self.chain, self.position, self.pipeline.name)
         self.done = _read(self._path("state"), Stored) or Stored(ends=starts)
         self.stores: defaultdict[tuple[int, int, int], Memory] = defaultdict(Memory)

@@ -1,4 +1,7 @@
-"""What Spark's analyser refuses, in our words: the view, the place in the user's file, Spark's sentence."""
+"""What Spark refuses of a view's expressions, in our words: the view, the place in the user's file, Spark's sentence.
+
+That is what its analyser does not know, and what fails above the last kernel, where Spark computes over a batch's changes.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from millstream.errors import PlanError
+from millstream.errors import ExpressionFailed, PlanError
+from millstream.plan.chain import Output
 from millstream.relation.nodes import Node, Place, Source, Union, inputs_of
 from millstream.view import View
 
 if TYPE_CHECKING:
-    from pyspark.errors import AnalysisException
+    from pyspark.errors import AnalysisException, PySparkException
     from pyspark.sql import SparkSession
 
 _SENTENCE = re.compile(r"(?:\[([A-Z0-9_.]+)\] )?(.+?)(?: SQLSTATE: |\n|$)", re.DOTALL)
@@ -37,6 +41,20 @@ def analysed(spark: SparkSession | None, views: Iterable[View]) -> Iterator[None
         raise _refused(error, spark, list(views)) from None
     finally:
         logger.disabled = told
+
+
+def failed_above(error: PySparkException, output: Output, view: View | None) -> ExpressionFailed:
+    """The error for an expression above the last kernel that Spark fails to compute, at its place if its view is known."""
+    texts = [*output.where, *(each.expression for each in output.select if each.expression not in output.columns)]
+    place = ""
+    if view is not None:
+        fragments = [each.fragment() for each in error.getQueryContext() or ()]
+        _, found, text = _where(fragments or texts[:1], [view])
+        place, texts = f"{found}: ", [text] if fragments else texts
+    return ExpressionFailed(
+        f"{place}view {output.name}: {'; '.join(texts)}: {str(error).splitlines()[0]}",
+        hint="use a form that gives null instead (try_cast, try_divide, …), then run again",
+    )
 
 
 def _refused(error: AnalysisException, spark: SparkSession, views: list[View]) -> PlanError:

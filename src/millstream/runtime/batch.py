@@ -216,7 +216,8 @@ def compute(
         schema = targets[output.name].schema
         rows = arrived.changes.get(output.name)
         none = schema.empty_table().append_column(WEIGHT, pa.array([], pa.int64()))
-        changes[output.name] = none if rows is None else finish(spark, output, rows, schema)
+        view = pipeline.views.get(output.name)
+        changes[output.name] = none if rows is None else finish(spark, output, rows, schema, view)
     return Computed(arrived, changes, targets)
 
 

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import polars as pl
 import pyarrow as pa
 
-from millstream.errors import ExpressionFailed
 from millstream.kernel.exchange.chunk import Chunk
 from millstream.kernel.exchange.collect import Arrived, unpack
 from millstream.kernel.exchange.projection import finish_alone
 from millstream.kernel.zset import WEIGHT
 from millstream.plan.build import ORIGIN, Chain, Output
+from millstream.runtime.analysis_errors import failed_above
 from millstream.runtime.sink_dispatch import (
     IMPATIENT,
     Patience,
@@ -36,6 +36,7 @@ from millstream.store import Batch, StoreWriter, Target, judge_at
 from millstream.store.contract import COUNTED, COUNTS, REJECTS, Refusal, refused_by
 from millstream.store.ledger import PLANNED
 from millstream.store.rejects import sort_out
+from millstream.view import View
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -128,11 +129,12 @@ class Delivery:
         spark: SparkSession | None,
         patience: Patience = IMPATIENT,
         senders: Sequence[Sender] = (),
+        views: Mapping[str, View] | None = None,
     ) -> None:
         self.chain, self.targets, self.checkpoint = chain, targets, checkpoint
         # Not the session of a batch's frame: making a frame in it would make the query's copy everyone's active session.
         self.writers, self.position, self.spark = writers, position, spark
-        self.patience, self.senders = patience, senders
+        self.patience, self.senders, self.views = patience, senders, views or {}
 
     def deliver(self, frame: DataFrame, batch: int, planned: Planned) -> Delivered:
         """Collect a batch and commit it."""
@@ -144,9 +146,9 @@ class Delivery:
         arrived = unpack(self.chain, chunks)
         self.position.advance(arrived)
         tables = {
-            output.name: finish(self.spark, output, arrived.changes[output.name], self.targets[output.name].schema)
-            for output in self.chain.outputs
-            if output.name in arrived.changes
+            name: finish(self.spark, output, arrived.changes[name], self.targets[name].schema, self.views.get(name))
+            for name, output in ((each.name, each) for each in self.chain.outputs)
+            if name in arrived.changes
         }
         counts = counts_table(arrived)
         writing = time.monotonic()
@@ -188,9 +190,14 @@ def chunks_of(frame: DataFrame) -> list[Chunk]:
     return [taken_up(Chunk(*row)) for row in zip(*columns, strict=True)]
 
 
-def finish(spark: SparkSession | None, output: Output, rows: pl.DataFrame, schema: pa.Schema) -> pa.Table:
-    """Turn a view's raw changes into its columns, by itself where only names change, by Spark where there is more to do."""
-    made = _finished(spark, output, rows.to_arrow())
+def finish(
+    spark: SparkSession | None, output: Output, rows: pl.DataFrame, schema: pa.Schema, view: View | None = None
+) -> pa.Table:
+    """Turn a view's raw changes into its columns, by itself where only names change, by Spark where there is more to do.
+
+    ``view`` is the definition, whose place an error names.
+    """
+    made = _finished(spark, output, rows.to_arrow(), view)
     return made.cast(schema.append(pa.field(WEIGHT, pa.int64())))
 
 
@@ -219,17 +226,17 @@ def accepted(
     return taken, refused
 
 
-def _finished(spark: SparkSession | None, output: Output, rows: pa.Table) -> pa.Table:
+def _finished(spark: SparkSession | None, output: Output, rows: pa.Table, view: View | None = None) -> pa.Table:
     extra = ORIGIN if output.append else ()
     if output.plain:
         names = [*(each.expression for each in output.select), *extra, WEIGHT]
         return rows.select(names).rename_columns([*(each.name for each in output.select), *extra, WEIGHT])
     if spark is None:  # and without a session there is no other zone
         return finish_alone(output, pl.DataFrame(rows), utc=True).to_arrow()
-    return _finished_by_spark(spark, output, rows)
+    return _finished_by_spark(spark, output, rows, view)
 
 
-def _finished_by_spark(spark: SparkSession, output: Output, rows: pa.Table) -> pa.Table:
+def _finished_by_spark(spark: SparkSession, output: Output, rows: pa.Table, view: View | None) -> pa.Table:
     from pyspark.errors import AnalysisException, PySparkException
 
     from millstream.spark.internals.python_functions import finder
@@ -249,11 +256,7 @@ def _finished_by_spark(spark: SparkSession, output: Output, rows: pa.Table) -> p
     except AnalysisException:
         raise
     except PySparkException as error:
-        texts = [each.expression for each in output.select if each.expression not in output.columns]
-        raise ExpressionFailed(
-            f"view {output.name}: {'; '.join([*output.where, *texts])}: {str(error).splitlines()[0]}",
-            hint="use a form that gives null instead (try_cast, try_divide, …), then run again",
-        ) from error
+        raise failed_above(error, output, view) from error
 
 
 def rejects_table(arrived: Arrived) -> pa.Table:

@@ -65,8 +65,9 @@ def prepare(course: Course, claimed: Claimed, recovered: Recovered) -> Prepared:
     closed = course.options.close and _comes_at_once(course, claimed, position)
     if closed:
         heartbeats.close()
+    writers, views = claimed.writers, pipeline.views
     delivery = Delivery(
-        chain, targets, recovered.checkpoint.id, claimed.writers, position, spark, course.patience, senders
+        chain, targets, recovered.checkpoint.id, writers, position, spark, course.patience, senders, views
     )
     return Prepared(decoded, types, host, heartbeats, closed, delivery)
 
