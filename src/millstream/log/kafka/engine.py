@@ -13,15 +13,14 @@ import itertools
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from millstream.errors import (
     ConfigError,
     GenerationFenced,
-    LogUnavailable,
     UnknownTopic,
 )
 from millstream.event import Event, TopicPartition, to_millis
@@ -44,11 +43,10 @@ from millstream.log.contract import (
     start_offsets,
 )
 from millstream.log.embedded.batch import Batch
-from millstream.log.kafka.client import GONE, MOVING, TIMEOUT, Errors, ck, ck_admin, from_configs, silent, to_configs
+from millstream.log.kafka.client import MOVING, TIMEOUT, Errors, ck, ck_admin, from_configs, silent, to_configs
+from millstream.log.kafka.offsets import first_since, of_group, of_partitions
 from millstream.log.kafka.write import SEQUENCES, TopicProducer, seconds_for
 from millstream.secret import check_settings, resolve
-
-T = TypeVar("T")
 
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 _LARGE = 50_000  # records of a batch for which the least time of a transaction may not be enough
@@ -230,7 +228,7 @@ class KafkaLog(Log):
     def stored_sequence(self, topic: str, producer: str) -> int | None:
         """The same, without touching the producer; waits while it has a transaction open."""
         place = TopicPartition(topic, 0)
-        return self._group_offsets(SEQUENCES + producer, [place]).get(place)
+        return of_group(self, SEQUENCES + producer, [place]).get(place)
 
     def _sender(self, topic: Topic, producer: str | None, records: int = 0) -> TopicProducer:
         key = (topic.name, check_name("producer", producer) if producer else "")
@@ -248,11 +246,11 @@ class KafkaLog(Log):
 
     def starts(self, places: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """The first offsets of partitions of several topics."""
-        return {place: at.offset for place, at in self.ask_offsets(places, ck_admin.OffsetSpec.earliest()).items()}
+        return {place: at.offset for place, at in of_partitions(self, places, ck_admin.OffsetSpec.earliest()).items()}
 
     def ends(self, places: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """The last stable offsets of partitions of several topics."""
-        return {place: at.offset for place, at in self.ask_offsets(places, ck_admin.OffsetSpec.latest()).items()}
+        return {place: at.offset for place, at in of_partitions(self, places, ck_admin.OffsetSpec.latest()).items()}
 
     def bounds(self, topic: str) -> dict[int, Bounds]:
         """Start and last stable offset of every partition."""
@@ -273,40 +271,14 @@ class KafkaLog(Log):
         return {
             partition: ends[partition]
             if offset < 0
-            else self._first_since(topic, partition, offset, ends[partition], millis)
+            else first_since(self, topic, partition, offset, ends[partition], millis)
             for partition, offset in found.items()
         }
 
-    def _first_since(self, topic: str, partition: int, offset: int, end: int, millis: int) -> int:
-        with self.reader(topic, {partition: offset}) as reader:
-            while reader.positions[partition] < end:
-                for record in reader.poll(1000, timeout=1.0):
-                    if record.timestamp >= millis and record.offset < end:
-                        return record.offset
-        return end
-
     def list_offsets(self, topic: str, partitions: Iterable[int], spec: Any) -> dict[int, int]:
         """One kind of offset of some partitions, as readers of committed records see it."""
-        found = self.ask_offsets([TopicPartition(topic, partition) for partition in partitions], spec)
+        found = of_partitions(self, [TopicPartition(topic, partition) for partition in partitions], spec)
         return {place.partition: answer.offset for place, answer in found.items()}
-
-    def ask_offsets(self, places: Sequence[TopicPartition], spec: Any) -> dict[TopicPartition, Any]:
-        """The same of partitions of several topics, with the time of each offset where that was asked for."""
-        wanted = {ck.TopicPartition(place.topic, place.partition): spec for place in places}
-
-        def ask() -> dict[TopicPartition, Any]:
-            futures = self.admin.list_offsets(
-                wanted, isolation_level=ck.IsolationLevel.READ_COMMITTED, request_timeout=TIMEOUT
-            )
-            return {TopicPartition(place.topic, place.partition): future.result() for place, future in futures.items()}
-
-        topics = ", ".join(sorted({place.topic for place in places}))
-        found = self._patiently(ask, topics)
-        if any(answer.offset == ck.OFFSET_INVALID for answer in found.values()):
-            raise LogUnavailable(
-                f"{self.url}: topic {topics}: the broker does not know its offsets yet, as it is just back"
-            )
-        return found
 
     def reader(self, topic: str, start: Start = "earliest", *, partitions: Iterable[int] | None = None) -> Reader:
         """Read alone, by assignment."""
@@ -359,30 +331,8 @@ class KafkaLog(Log):
         for name, future in futures.items():
             with self.errors():
                 members = tuple(sorted(member.member_id for member in future.result().members))
-            found.append(Group(name, members, self._group_offsets(name, places)))
+            found.append(Group(name, members, of_group(self, name, places)))
         return sorted(found, key=lambda group: group.name)
-
-    def _group_offsets(self, group: str, places: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """What a group has committed; waits while a transaction of it is open.
-
-        Asked by a consumer that never joins. The admin client's call crashes the process when the coordinator is on the move
-        (librdkafka 2.16: the answer is handled as a member's, and there is none).
-        """
-        wanted = [ck.TopicPartition(place.topic, place.partition) for place in places]
-        consumer = ck.Consumer(self.client | {"group.id": group, "isolation.level": "read_committed"}, logger=silent)
-
-        def ask() -> list[Any]:
-            found: list[Any] = consumer.committed(wanted, timeout=TIMEOUT)
-            for place in found:
-                if place.error is not None and place.error.name() not in GONE:
-                    raise ck.KafkaException(place.error)
-            return found
-
-        try:
-            found = self._patiently(ask) if wanted else []
-        finally:
-            consumer.close()
-        return {TopicPartition(p.topic, p.partition): p.offset for p in found if p.offset >= 0}
 
     def commit_group(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Alter a group's offsets, which Kafka refuses while the group is not empty."""
@@ -426,18 +376,6 @@ class KafkaLog(Log):
     def errors(self, topic: str = "") -> Errors:
         """Turn Kafka's errors into ours."""
         return Errors(self, topic)
-
-    def _patiently(self, ask: Callable[[], T], topic: str = "") -> T:
-        """Ask again while the brokers are still finding out who is to answer."""
-        deadline = time.monotonic() + TIMEOUT
-        with self.errors(topic):
-            while True:
-                try:
-                    return ask()
-                except ck.KafkaException as error:
-                    if error.args[0].name() not in MOVING or time.monotonic() > deadline:
-                        raise
-                    time.sleep(0.02)
 
     def _settle(self, futures: Mapping[str, Any], name: str) -> None:
         with self.errors(name):

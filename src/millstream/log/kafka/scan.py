@@ -22,6 +22,7 @@ from millstream.log.archive import columns_to_arrow
 from millstream.log.contract import Bounds, check_offset
 from millstream.log.embedded.file import MOST_BYTES
 from millstream.log.kafka.client import GONE, TIMEOUT, ck, ck_admin, silent
+from millstream.log.kafka.offsets import of_partitions
 from millstream.log.kafka.read import COMMON, split_headers
 
 if TYPE_CHECKING:
@@ -180,7 +181,7 @@ class AppendTimes:
 
     def _ask(self, ranges: Sequence[Part], spec: Any, *, times: bool = False) -> list[int]:
         places = [TopicPartition(part.topic, part.partition) for part in ranges]
-        found = self._log.ask_offsets(places, spec)
+        found = of_partitions(self._log, places, spec)
         return [found[place].timestamp if times else found[place].offset for place in places]
 
 
