@@ -120,7 +120,6 @@ def test_a_key_that_was_never_sent_leaves_no_tombstone(tmp_path: Path) -> None:
 def test_a_broker_that_was_away_gets_the_batch_once() -> None:
     with KafkaBroker() as broker, open_sink(broker.url, "out") as sink:
         send(sink, 1, {"ann": (1, 1.0)})
-        assert sink.last() == 1  # its transaction has ended for readers too
         broker.kill()
         with pytest.raises(LogUnavailable):
             send(sink, 2, {"ann": (2, 2.0)})

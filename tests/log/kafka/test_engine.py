@@ -17,6 +17,7 @@ from millstream.errors import ConfigError, LogUnavailable
 from millstream.event import Event
 from millstream.log import open_log
 from millstream.log.contract import Log, TopicSettings
+from millstream.log.kafka.sequence import SEQUENCES
 from millstream.log.producer import Buffer, Producer
 from millstream.testing import KafkaBroker
 from tests.contracts.log import LogContract, name, read_all
@@ -100,6 +101,42 @@ def test_a_broker_that_is_killed_and_comes_back_loses_and_doubles_nothing() -> N
         for key in {r.key for r in got}:
             own = [int(r.value or b"") for r in got if r.key == key]
             assert own == sorted(own)
+
+
+def test_a_sequence_whose_transaction_has_no_end_is_an_error_that_says_what_to_do(
+    kafka: KafkaBroker, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = log.create_topic(name()).name
+    log.append(topic, [Event(b"x")], producer="p", sequence=1)
+    for module in ("offsets", "sequence"):
+        monkeypatch.setattr(f"millstream.log.kafka.{module}.TIMEOUT", 1.0)
+    asking = confluent_kafka.Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": f"{SEQUENCES}p"})
+    open_still = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": name()})
+    open_still.init_transactions(10)
+    open_still.begin_transaction()
+    mark = confluent_kafka.TopicPartition(topic, 0, 2)
+    open_still.send_offsets_to_transaction([mark], asking.consumer_group_metadata(), 10)
+    with pytest.raises(LogUnavailable, match=f"topic {topic}: a transaction of producer p has no end") as caught:
+        log.last_sequence(topic, "p")
+    assert "kafka-transactions.sh" in caught.value.hint
+    open_still.commit_transaction(10)
+    assert log.last_sequence(topic, "p") == 2
+    asking.close()
+
+
+def test_a_broker_that_is_killed_right_after_an_acknowledgement_knows_the_sequence_when_it_is_back() -> None:
+    with KafkaBroker() as broker:
+        for sequence in range(4):
+            with open_log(broker.url) as log:
+                if sequence == 0:
+                    log.create_topic("t")
+                log.append("t", [Event(b"%d" % sequence)], producer="p", sequence=sequence)
+                broker.kill()
+            broker.start()
+            with open_log(broker.url) as log:
+                assert log.last_sequence("t", "p") == sequence
+        with open_log(broker.url) as log:
+            assert [record.value for record in read_all(log, "t")] == [b"0", b"1", b"2", b"3"]
 
 
 def test_where_a_topic_ends_is_never_told_wrongly_while_its_broker_goes_and_comes_back() -> None:

@@ -45,7 +45,8 @@ from millstream.log.contract import (
 from millstream.log.embedded.batch import Batch
 from millstream.log.kafka.client import MOVING, TIMEOUT, Errors, ck, ck_admin, from_configs, silent, to_configs
 from millstream.log.kafka.offsets import first_since, of_group, of_partitions
-from millstream.log.kafka.write import SEQUENCES, TopicProducer, seconds_for
+from millstream.log.kafka.sequence import SEQUENCES
+from millstream.log.kafka.write import TopicProducer, seconds_for
 from millstream.secret import check_settings, resolve
 
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
@@ -217,8 +218,8 @@ class KafkaLog(Log):
         Asking begins a new producer of that name: a transaction that a killed one left open is ended first, and one
         that still lives is fenced.
         """
-        self._sender(self._topic(topic), producer)
-        return self.stored_sequence(topic, producer)
+        with self._sending(self._topic(topic), producer) as sender:
+            return sender.stored()
 
     def renumber(self, topic: str, producer: str, sequence: int, *, after: int | None) -> bool:
         """A transaction with nothing in it but the number."""

@@ -46,14 +46,17 @@ def first_since(log: KafkaLog, topic: str, partition: int, offset: int, end: int
     return end
 
 
-def of_group(log: KafkaLog, group: str, places: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-    """What a group has committed; waits while a transaction of it is open.
+def of_group(
+    log: KafkaLog, group: str, places: Sequence[TopicPartition], *, stable: bool = True
+) -> dict[TopicPartition, int]:
+    """What a group has committed; waits while a transaction of it is open, or takes what was there before it.
 
     Asked by a consumer that never joins. The admin client's call crashes the process when the coordinator is on the move
     (librdkafka 2.16: the answer is handled as a member's, and there is none).
     """
     wanted = [ck.TopicPartition(place.topic, place.partition) for place in places]
-    consumer = ck.Consumer(log.client | {"group.id": group, "isolation.level": "read_committed"}, logger=silent)
+    isolation = "read_committed" if stable else "read_uncommitted"
+    consumer = ck.Consumer(log.client | {"group.id": group, "isolation.level": isolation}, logger=silent)
 
     def ask() -> list[Any]:
         found: list[Any] = consumer.committed(wanted, timeout=TIMEOUT)

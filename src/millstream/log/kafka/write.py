@@ -17,13 +17,10 @@ from millstream.errors import LogUnavailable
 from millstream.log.contract import TIME_HEADER, Ack, Topic
 from millstream.log.embedded.batch import Batch
 from millstream.log.kafka.client import OVERHEAD, TIMEOUT, ck, ck_admin, silent, translate
+from millstream.log.kafka.sequence import ProducerSequence
 
 if TYPE_CHECKING:
     from millstream.log.kafka.engine import KafkaLog
-
-SEQUENCES = "__millstream.producer."
-"""The groups that hold producers' sequences begin like this."""
-
 
 LEAST, MOST = 15.0, 900.0
 """Seconds of a transaction: nobody reads past that of a killed producer until the brokers end it, so not longer than it needs."""
@@ -55,11 +52,8 @@ class TopicProducer:
         }
         with log.errors(topic.name):
             self._client = self._begun(settings, seconds)
-            self._group: Any = None
-            self._last: int | None = None
-            if producer is not None:
-                self._group = _group_metadata(SEQUENCES + producer)
-                self._last = log.stored_sequence(topic.name, producer)
+        self._sequence = ProducerSequence(log, topic.name, producer) if producer is not None else None
+        self._last: int | None = self.stored()
 
     def _begun(self, settings: Mapping[str, Any], seconds: float) -> Any:
         """A client that has settled what an earlier one of its name left open, with as much time as the brokers allow."""
@@ -72,6 +66,13 @@ class TopicProducer:
                 if error.args[0].code() != ck.KafkaError.INVALID_TRANSACTION_TIMEOUT or seconds <= LEAST:
                     raise
                 seconds = max(LEAST, seconds / 2)
+
+    def stored(self) -> int | None:
+        """The sequence that the brokers have."""
+        if self._sequence is None:
+            return None
+        with self._lock, self._log.errors(self._topic):
+            return self._sequence.read()
 
     def append(self, batch: Batch, sequence: int | None) -> Ack:
         """Send a batch and its sequence in one transaction, unless it is there already."""
@@ -120,6 +121,8 @@ class TopicProducer:
             self._commit(sequence)
             with suppress(LogUnavailable):  # it is committed: a broker that dies now must not make it look lost
                 self._await_visible({partition: found[-1] for partition, found in offsets.items()})
+            if self._sequence is not None:
+                self._sequence.await_readable()
             queues = {partition: iter(found) for partition, found in offsets.items()}
             return Ack(batch.places, [next(queues[partition]) for partition in batch.places])
 
@@ -128,12 +131,14 @@ class TopicProducer:
         with self._lock, self._log.errors(self._topic):
             self._client.begin_transaction()
             self._commit(sequence)
+            if self._sequence is not None:
+                self._sequence.await_readable()
         return True
 
     def _commit(self, sequence: int | None) -> None:
-        if sequence is not None and self._group is not None:
+        if sequence is not None and self._sequence is not None:
             mark = ck.TopicPartition(self._topic, 0, sequence)
-            self._bounded(self._client.send_offsets_to_transaction, [mark], self._group, TIMEOUT)
+            self._bounded(self._client.send_offsets_to_transaction, [mark], self._sequence.group, TIMEOUT)
         self._bounded(self._client.commit_transaction, TIMEOUT)
         self._last = sequence
 
@@ -176,15 +181,5 @@ class TopicProducer:
         with suppress(ck.KafkaException, SystemError):  # see kafkas_own
             self._client.purge()
             self._client.abort_transaction(1.0)
-
-
-def _group_metadata(group: str) -> Any:
-    """The name of a group as transactions want it, which only a consumer can give.
-
-    One that knows no broker: the name is all that is wanted of it.
-    """
-    consumer = ck.Consumer({"group.id": group}, logger=silent)
-    try:
-        return consumer.consumer_group_metadata()
-    finally:
-        consumer.close()
+        if self._sequence is not None:
+            self._sequence.close()
