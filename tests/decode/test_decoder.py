@@ -80,7 +80,7 @@ def test_a_table_takes_records_with_a_value_and_a_key_in_it() -> None:
     ("schema", "select", "options"),
     [
         ("k array<long>", (), {}),
-        ("k decimal(10, 2)", (), {}),
+        ("k decimal(38, 18)", (), {}),
         ("k float", (), {}),
         ("k string", ("regexp_replace(k, 'a', 'b') AS r",), {}),
         ("line string", (), {"codec": "text"}),

@@ -381,7 +381,7 @@ def test_an_event_is_not_from_the_future_by_a_part_of_a_millisecond(trial: Begin
     ("define", "what"),
     [
         (lambda p: p.stream("e", "n long").select("soundex(n) AS s"), r"topic e: soundex\(`?n`?\)"),
-        (lambda p: p.stream("e", "n decimal(9, 2)"), r"topic e: column n decimal\(9, ?2\)"),
+        (lambda p: p.stream("e", "n decimal(38, 18)"), r"topic e: column n decimal\(38, ?18\)"),
         (lambda p: p.stream("e", "n string", codec="text"), "topic e: codec text"),
         (lambda p: p.stream("e", "n long").group_by("n").agg(c="count(*)").select("n", "soundex(c) AS s"), r"view v: .*soundex"),
     ],

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from millstream.decode.decimals import json_type, read_decimals
 from millstream.decode.jackson import SURE, may_refuse
 from millstream.decode.json_lines import Joined
 from millstream.decode.timestamps import STAMP, read_dates, read_stamps
@@ -33,6 +34,7 @@ from millstream.relation.nodes import Column
 from millstream.relation.schema import fields_of
 from millstream.scalar.compile import Scalar, compile_scalar, guarded, select_once
 from millstream.scalar.function import with_calls
+from millstream.scalar.types import declared_decimal
 
 Booleans = npt.NDArray[np.bool_]
 
@@ -41,6 +43,8 @@ META: dict[str, pl.DataType] = {
 }  # fmt: skip
 """What a record has besides its columns."""
 _DOUBT = "_unsure"
+_READ = (pl.Datetime, pl.Date, pl.Decimal)
+"""What is text or a number in JSON, and of which not every form is read here."""
 
 
 def _whole(bits: int) -> Any:
@@ -199,6 +203,9 @@ def _decoder(feed: Feed, utc: bool, functions: Iterable[Function]) -> FeedDecode
 
 
 def _kind(column: Column) -> _Kind | None:
+    if (decimal := declared_decimal(column.type)) is not None:
+        python = json_type(decimal)
+        return None if python is None else (python, decimal)
     return _KINDS.get(_SAME.get(column.type.lower(), column.type.lower()))
 
 
@@ -303,17 +310,26 @@ class FeedDecoder:
             for place, (field, inner) in enumerate(kind.items()):
                 yield f"{name}.{field}", inner, _field(place)(values)
 
+    def _series(self, values: list[Any], dtype: pl.DataType) -> pl.Series:
+        """The values of a column; null also where only Spark can tell what is written there."""
+        match dtype:
+            case pl.Datetime():
+                return read_stamps(values, utc=self._utc)
+            case pl.Date():
+                return read_dates(values)
+            case pl.Decimal():
+                return read_decimals(values, dtype)
+        return pl.Series(values, dtype=dtype)
+
     def _base(self, partition: int, records: Records, found: list[Any], at: npt.NDArray[np.intp]) -> pl.DataFrame:
         """The declared columns, those of a record, and which rows have something in them that only Spark reads."""
         unsure = np.zeros(len(at), bool)
         made: dict[str, pl.Series] = {}
-        for name, (python, dtype), values in self._columns(found):
-            if python is str and dtype != pl.String:
-                made[name] = read = read_stamps(values, utc=self._utc) if dtype == STAMP else read_dates(values)
-                if read.null_count():
-                    unsure |= (read.is_null() & pl.Series(values, dtype=pl.String).is_not_null()).to_numpy()
-            else:
-                made[name] = pl.Series(values, dtype=dtype)
+        for name, (_, dtype), values in self._columns(found):
+            made[name] = read = self._series(values, dtype)
+            if isinstance(dtype, _READ) and read.null_count():
+                there = np.fromiter((value is not None for value in values), bool, len(values))
+                unsure |= read.is_null().to_numpy() & there
         made["_partition"] = pl.repeat(partition, len(at), dtype=pl.Int32, eager=True)
         made["_offset"] = pl.Series(records.offsets[at])
         made["_append_time"] = pl.Series(records.appended[at]).cast(STAMP)

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -26,8 +27,11 @@ from millstream.plan.prune_columns import narrowed
 from millstream.relation import expression
 from millstream.relation.nodes import Source
 from millstream.relation.schema import fields_of
+from millstream.scalar.types import declared_decimal
 
 _WHOLE = re.compile(r"-?[0-9]{1,18}")
+# Numbers keep all of their digits, for columns that are decimals.
+_READ, _WRITE = msgspec.json.Decoder(float_hook=Decimal), msgspec.json.Encoder(decimal_format="number")
 
 
 def to_records(records: Sequence[Record]) -> Records:
@@ -74,7 +78,7 @@ def _sort(decoder: FeedDecoder, pipeline: str, partition: int, record: Record, f
         return
     bad, value = _value(source, record)
     if bad is None and value is not None:
-        record = record._replace(value=msgspec.json.encode(value))
+        record = record._replace(value=_WRITE.encode(value))
         if _decodes(decoder, partition, record, {}):
             found.rows.append(record)
             found.deleted.append(deleted)
@@ -95,7 +99,7 @@ def _value(source: Source, record: Record) -> tuple[str | None, dict[str, Any] |
     text = record.value.decode("utf-8", "replace")
     refused = undecoded(source) + text[:SHOWN]
     try:
-        value = msgspec.json.decode(record.value)
+        value = _READ.decode(record.value)
         json.loads(record.value, object_pairs_hook=_once)
     except _Repeated:
         raise _only_spark(source, record) from None
@@ -128,6 +132,8 @@ def _misfit(kind: str, value: Any) -> bool:
         return not fields or any(_misfit(field.type, value.get(field.name)) for field in fields)
     if isinstance(value, list):
         return True
+    if declared_decimal(kind) is not None:
+        return isinstance(value, bool)
     match kind.lower():
         case "boolean":
             return not isinstance(value, bool)
@@ -150,9 +156,7 @@ def _with_key(source: Source, record: Record, value: dict[str, Any]) -> dict[str
     kinds = {column.name: column.type.lower() for column in source.columns}
     try:
         text = record.key.decode()
-        found = (
-            _from_text(source.key[0], text, kinds[source.key[0]]) if len(source.key) == 1 else msgspec.json.decode(text)
-        )
+        found = _from_text(source.key[0], text, kinds[source.key[0]]) if len(source.key) == 1 else _READ.decode(text)
         if all(_is_exact(found[name], kinds[name]) for name in lacking):
             return value | {name: found[name] for name in lacking}
     except (ValueError, TypeError, KeyError):
@@ -161,14 +165,14 @@ def _with_key(source: Source, record: Record, value: dict[str, Any]) -> dict[str
 
 
 def _is_exact(value: Any, kind: str) -> bool:
-    """Whether a value of JSON is as it was written: a decimal number, or one too long for 64 bits, is not."""
-    return not isinstance(value, float) or kind == "double"
+    """Whether a value of JSON is surely one of the column's type as it is: a number with a fraction is not for most."""
+    return not isinstance(value, Decimal) or kind == "double" or declared_decimal(kind) is not None
 
 
 def _from_text(name: str, text: str, kind: str) -> dict[str, Any]:
     """The one key column out of a record's key; ValueError for what takes more care."""
     if text[:1] == "{":
-        found: dict[str, Any] = msgspec.json.decode(text)
+        found: dict[str, Any] = _READ.decode(text)
         return found if name in found else {name: _plain(text, kind)}
     if text[:1] == '"':
         return {name: msgspec.json.decode(text, type=str)}
@@ -200,7 +204,7 @@ def _anything(source: Source, names: Sequence[str]) -> dict[str, Any]:
 
 def _decodes(decoder: FeedDecoder, partition: int, record: Record, more: dict[str, Any]) -> bool:
     """Whether a record with these columns besides is one that needs no Spark."""
-    value = msgspec.json.encode(msgspec.json.decode(record.value or b"{}") | more)
+    value = _WRITE.encode(_READ.decode(record.value or b"{}") | more)
     return not decoder.decode(partition, to_records([record._replace(value=value)]))[1].any()
 
 

@@ -6,6 +6,7 @@ answer here is :class:`Refused`.
 
 from __future__ import annotations
 
+import re
 from decimal import Decimal
 
 import polars as pl
@@ -23,6 +24,7 @@ INTEGERS = tuple(BOUNDS)  # from narrow to wide
 _ORDERED = (*INTEGERS, DOUBLE, TEXT, BOOLEAN, DATE, TIMESTAMP, pl.Datetime("us"))
 _DIGITS = dict(zip(INTEGERS, (3, 5, 10, 20), strict=True))
 _MOST = 38
+_DECLARED = re.compile(r"(?:decimal|dec|numeric)(?:\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\))?", re.IGNORECASE)
 
 
 class Refused(Exception):
@@ -48,6 +50,17 @@ def is_number(dtype: pl.DataType) -> bool:
 def is_ordered(dtype: pl.DataType) -> bool:
     """Whether values of it can be compared."""
     return dtype in _ORDERED or is_decimal(dtype)
+
+
+def declared_decimal(text: str) -> pl.Decimal | None:
+    """The decimal that a declared type is; None for any other type, and for a size that Spark does not have.
+
+    >>> declared_decimal("decimal(10, 2)"), declared_decimal("NUMERIC"), declared_decimal("decimal(39)"), declared_decimal("date")
+    (Decimal(precision=10, scale=2), Decimal(precision=10, scale=0), None, None)
+    """
+    found = _DECLARED.fullmatch(text.strip())
+    precision, scale = (int(found[1] or 10), int(found[2] or 0)) if found else (0, 0)
+    return pl.Decimal(precision, scale) if scale <= precision and 0 < precision <= _MOST else None
 
 
 def of_literal(value: Decimal) -> pl.DataType:

@@ -17,6 +17,7 @@ from millstream.kernel.operators.keyed_rows import ONE, Keyed, with_key
 from millstream.kernel.operators.top import in_order
 from millstream.kernel.zset import difference, repeated, weighed
 from millstream.plan.spec import Groups
+from millstream.scalar.types import declared_decimal
 
 _TYPES: dict[str, Any] = {
     "boolean": pl.Boolean, "tinyint": pl.Int8, "byte": pl.Int8, "smallint": pl.Int16, "short": pl.Int16, "int": pl.Int32,
@@ -31,8 +32,8 @@ def type_of(declared: str) -> pl.DataType | None:
     text = declared.strip().lower()
     if text in _TYPES:
         return pl.Schema({"_": _TYPES[text]})["_"]
-    if decimal := re.fullmatch(r"(?:decimal|dec|numeric)(?:\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\))?", text):
-        return pl.Decimal(int(decimal[1] or 10), int(decimal[2] or 0))
+    if (decimal := declared_decimal(text)) is not None:
+        return decimal
     if array := re.fullmatch(r"array<(.*)>", text):
         inner = type_of(array[1])
         return None if inner is None else pl.List(inner)
