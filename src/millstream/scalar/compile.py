@@ -10,18 +10,17 @@ sqlglot's tree is not always Spark's: ``a = b < c`` groups otherwise, ``varchar(
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
 
 import polars as pl
-from sqlglot import Token, TokenError, TokenType
+from sqlglot import TokenError, TokenType
 
 from millstream.relation.functions import Function
-from millstream.relation.schema import tokens_of
 from millstream.scalar.function import Call, Calls
 from millstream.scalar.functions import TYPES, call, cast, concat, operate
+from millstream.scalar.literals import number, span, text
 from millstream.scalar.term import (
     COMPARISONS,
     Term,
@@ -32,7 +31,6 @@ from millstream.scalar.term import (
     common,
     compare,
     conjunction,
-    decimal,
     disjunction,
     divide,
     is_state,
@@ -43,20 +41,18 @@ from millstream.scalar.term import (
     widen,
 )
 from millstream.scalar.text import element, like, matches
-from millstream.scalar.time import INTERVAL, STEPS, interval
-from millstream.scalar.types import BOOLEAN, BOUNDS, DATE, DOUBLE, LONG, NULL, TEXT, Refused, need
+from millstream.scalar.time import INTERVAL
+from millstream.scalar.tokens import Tokens
+from millstream.scalar.types import BOOLEAN, DATE, NULL, Refused, need
 
 # Comments, escapes and ${variables} are where readers of SQL differ.
 _UNREADABLE = ("--", "/*", "\\", "${")
-_LONGEST = 200  # tokens; sums and products of many parts repeat each other in what is unsure
 # Unquoted, these are not columns to Spark, or not everywhere.
 _WORDS = frozenset((
     "and", "between", "case", "cast", "distinct", "else", "end", "exists", "false", "from", "in", "interval", "is",
     "like", "not", "null", "or", "then", "true", "when",
 ))  # fmt: skip
-_SUFFIXES: dict[str, pl.DataType] = {"y": pl.Int8(), "s": pl.Int16(), "l": LONG}
 _ONCE = pl.QueryOptFlags.none(simplify_expression=True, comm_subexpr_elim=True)
-_SPANS = {name + plural: micros for name, micros in STEPS.items() for plural in ("", "s")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +126,7 @@ class _Reader:
     """The tokens of an expression, read from left to right; each method reads one level of Spark's grammar."""
 
     def __init__(self, sql: str, columns: Mapping[str, pl.DataType], utc: bool, exact: bool, calls: Calls) -> None:
-        self._sql, self._utc, self._exact, self.calls = sql, utc, exact, calls
-        self._tokens: list[Token] = tokens_of(sql)
-        need(len(self._tokens) <= _LONGEST)
-        self._at = 0
+        self._tokens, self._utc, self._exact, self.calls = Tokens(sql), utc, exact, calls
         self._columns: dict[str, list[Term]] = {}
         for name, dtype in columns.items():
             # Polars takes a name that begins with ^ for a pattern.
@@ -143,37 +136,8 @@ class _Reader:
     def whole(self, final: bool = False) -> Term:
         """Read all of it."""
         term = self._expression(final)
-        need(self._at == len(self._tokens), term.dtype not in (NULL, INTERVAL))
+        need(self._tokens.at_end, term.dtype not in (NULL, INTERVAL))
         return term
-
-    def _kind(self, ahead: int = 0) -> TokenType | None:
-        at = self._at + ahead
-        return self._tokens[at].token_type if at < len(self._tokens) else None
-
-    def _word(self, ahead: int = 0) -> str:
-        """The next token as it was written, in lower case; nothing for literals, quoted names and the end."""
-        if self._kind(ahead) in (None, TokenType.STRING, TokenType.NUMBER, TokenType.IDENTIFIER):
-            return ""
-        token = self._tokens[self._at + ahead]
-        return self._sql[token.start : token.end + 1].lower()
-
-    def _take(self, *words: str) -> str:
-        """Pass over one of the words if it is next, and give it."""
-        word = self._word()
-        if word not in words:
-            return ""
-        self._at += 1
-        return word
-
-    def _expect(self, *words: str) -> str:
-        word = self._take(*words)
-        need(bool(word))
-        return word
-
-    def _next(self) -> Token:
-        need(self._at < len(self._tokens))
-        self._at += 1
-        return self._tokens[self._at - 1]
 
     def _expression(self, final: bool = False) -> Term:
         """Read an expression; ``final`` if null is as good as false."""
@@ -194,40 +158,30 @@ class _Reader:
     def _chain(self, word: str, part: Callable[[], Term], join: Callable[[Term, Term], Term]) -> Term:
         """Read parts and join them from the right, so that each is repeated only once in what is unsure."""
         parts = [part()]
-        while self._take(word):
+        while self._tokens.take(word):
             parts.append(part())
         return reduce(lambda right, left: join(left, right), reversed(parts))
 
-    def _false_for_null(self) -> bool:
-        """Whether the brackets that are next stand in ``coalesce((…), false)``."""
-        depth = 0
-        for ahead in range(len(self._tokens) - self._at):
-            depth += (self._kind(ahead) == TokenType.L_PAREN) - (self._kind(ahead) == TokenType.R_PAREN)
-            if depth == 0:
-                behind = [self._word(ahead + step) for step in (1, 2, 3)]
-                return self._kind() == TokenType.L_PAREN and behind == [",", "false", ")"]
-        return False
-
     def _negation(self) -> Term:
-        return negation(self._negation()) if self._take("not", "!") else self._predicate()
+        return negation(self._negation()) if self._tokens.take("not", "!") else self._predicate()
 
     def _predicate(self) -> Term:
         term = self._comparison()
-        if self._take("is"):
-            opposite = self._take("not")
-            found = is_state(term, self._expect("null", "true", "false"))
+        if self._tokens.take("is"):
+            opposite = self._tokens.take("not")
+            found = is_state(term, self._tokens.expect("null", "true", "false"))
             return negation(found) if opposite else found
-        opposite = self._take("not")
-        if self._take("between"):
+        opposite = self._tokens.take("not")
+        if self._tokens.take("between"):
             low = self._sum()
-            self._expect("and")
+            self._tokens.expect("and")
             found = conjunction(compare(">=", term, low), compare("<=", term, self._sum()))
-        elif self._take("in"):
-            self._expect("(")
+        elif self._tokens.take("in"):
+            self._tokens.expect("(")
             found = among(term, self._list())
-        elif self._take("like"):
+        elif self._tokens.take("like"):
             found = like(term, self._sum())
-        elif self._take("rlike", "regexp"):
+        elif self._tokens.take("rlike", "regexp"):
             found = matches(term, self._sum(), exact=self._exact)
         else:
             need(not opposite)
@@ -236,13 +190,13 @@ class _Reader:
 
     def _comparison(self) -> Term:
         left = self._sum()
-        while symbol := self._take(*COMPARISONS):
+        while symbol := self._tokens.take(*COMPARISONS):
             left = compare(symbol, left, self._sum())
         return left
 
     def _sum(self) -> Term:
         left = self._product()
-        while symbol := self._take("+", "-", "||"):
+        while symbol := self._tokens.take("+", "-", "||"):
             right = self._product()
             left = (
                 concat([left, right])
@@ -253,7 +207,7 @@ class _Reader:
 
     def _product(self) -> Term:
         left = self._signed()
-        while symbol := self._take("*", "/", "%"):
+        while symbol := self._tokens.take("*", "/", "%"):
             right = self._signed()
             if symbol == "%":
                 left = modulo(left, right, positive=False)
@@ -266,135 +220,101 @@ class _Reader:
         return left
 
     def _signed(self) -> Term:
-        if not self._take("-"):
+        if not self._tokens.take("-"):
             return self._converted(self._primary())
-        if self._kind() == TokenType.NUMBER:  # -2147483648 is one number, and an int
-            return self._converted(self._number("-"))
+        if self._tokens.kind() == TokenType.NUMBER:  # -2147483648 is one number, and an int
+            return self._converted(number(self._tokens, "-"))
         return negative(self._signed(), exact=self._exact)
 
     def _converted(self, term: Term) -> Term:
-        while symbol := self._take("::", "["):
+        while symbol := self._tokens.take("::", "["):
             if symbol == "::":
                 term = cast(term, self._type(), utc=self._utc)
             else:
                 term = element(term, self._expression(), first=0)
-                self._expect("]")
+                self._tokens.expect("]")
         return term
 
     def _primary(self) -> Term:
-        word, called = self._word(), self._word(1) == "("
-        if self._kind() == TokenType.NUMBER:
-            return self._number()
-        if self._kind() == TokenType.STRING:
-            return self._text()
-        if self._take("("):
+        word, called = self._tokens.word(), self._tokens.word(1) == "("
+        if self._tokens.kind() == TokenType.NUMBER:
+            return number(self._tokens)
+        if self._tokens.kind() == TokenType.STRING:
+            return text(self._tokens)
+        if self._tokens.take("("):
             term = self._expression()
-            self._expect(")")
+            self._tokens.expect(")")
             return term
-        if self._take("case"):
+        if self._tokens.take("case"):
             return self._case()
-        if self._take("null"):
+        if self._tokens.take("null"):
             return literal(None, NULL)
-        if self._take("true", "false"):
+        if self._tokens.take("true", "false"):
             return literal(word == "true", BOOLEAN)
-        if word == "date" and self._kind(1) == TokenType.STRING:
-            self._at += 1
-            return cast(self._text(), DATE)
-        if self._take("interval"):
-            return self._interval()
+        if word == "date" and self._tokens.kind(1) == TokenType.STRING:
+            self._tokens.next()
+            return cast(text(self._tokens), DATE)
+        if self._tokens.take("interval"):
+            return span(self._tokens)
         if not word or not called:
             return self._column(word)
-        self._at += 2
+        self._tokens.next()
+        self._tokens.expect("(")
         if word == "cast":
             return self._cast()
-        if word == "coalesce" and self._false_for_null():
-            self._at += 1
+        if word == "coalesce" and self._tokens.false_for_null():
+            self._tokens.expect("(")
             term = self._expression(final=True)
-            self._expect(")")
-            self._at += 3
+            for each in (")", ",", "false", ")"):
+                self._tokens.expect(each)
             return coalesce([term, literal(False, BOOLEAN)])
         given = self._list()
         if (function := self.calls.functions.get(word)) is not None:
             return self.calls.add(function, given)
         return call(word, given, utc=self._utc, exact=self._exact)
 
-    def _interval(self) -> Term:
-        """Read ``10 SECONDS``, ``'10' SECOND``, ``1 HOUR 30 MINUTES`` or ``'10 seconds'``, behind the word."""
-        micros = 0
-        while True:
-            sign, token = -1 if self._take("-") else 1, self._next()
-            number, _, unit = token.text.partition(" ")
-            need(token.token_type in (TokenType.NUMBER, TokenType.STRING))
-            need(re.fullmatch("-?[0-9]{1,12}", number) is not None)
-            micros += sign * int(number) * _SPANS[unit.lower() if unit.lower() in _SPANS else self._expect(*_SPANS)]
-            if unit or self._kind() not in (TokenType.NUMBER, TokenType.STRING):
-                return interval(micros)
-
     def _column(self, word: str) -> Term:
-        name = self._next().text.lower()
-        while self._take("."):
-            name += f".{self._next().text.lower()}"
+        name = self._tokens.next().text.lower()
+        while self._tokens.take("."):
+            name += f".{self._tokens.next().text.lower()}"
         found = self._columns.get(name, [])
         need(len(found) == 1, word not in _WORDS)
         return found[0]
 
     def _list(self) -> list[Term]:
         """What stands between commas, up to the closing bracket."""
-        terms = [] if self._word() == ")" else [self._expression()]
-        while self._take(","):
+        terms = [] if self._tokens.word() == ")" else [self._expression()]
+        while self._tokens.take(","):
             terms.append(self._expression())
-        self._expect(")")
+        self._tokens.expect(")")
         return terms
 
     def _cast(self) -> Term:
         term = self._expression()
-        self._expect("as")
+        self._tokens.expect("as")
         term = cast(term, self._type(), utc=self._utc)
-        self._expect(")")
+        self._tokens.expect(")")
         return term
 
     def _type(self) -> pl.DataType:
-        return TYPES[self._expect(*TYPES)]
+        return TYPES[self._tokens.expect(*TYPES)]
 
     def _case(self) -> Term:
-        subject = None if self._word() == "when" else self._expression()
+        subject = None if self._tokens.word() == "when" else self._expression()
         branches: list[tuple[Term, Term]] = []
         before = len(self.calls.rows)
-        while self._take("when"):
+        while self._tokens.take("when"):
             condition = self._expression(final=subject is None)
-            self._expect("then")
+            self._tokens.expect("then")
             condition = condition if subject is None else compare("=", subject, condition)
             chosen = condition.value.fill_null(False)
             self.calls.rows.append(chosen)
             branches.append((condition, self._expression()))
             self.calls.rows[-1] = ~chosen
-        result = self._expression() if self._take("else") else literal(None, NULL)
+        result = self._expression() if self._tokens.take("else") else literal(None, NULL)
         del self.calls.rows[before:]
-        self._expect("end")
+        self._tokens.expect("end")
         result = widen(result, common([*(value for _, value in branches), result]))
         for condition, value in reversed(branches):
             result = choose(condition, value, result)
         return result
-
-    def _text(self) -> Term:
-        text = self._next().text
-        need("'" not in text, '"' not in text)  # what two quotes in a row mean is a setting of Spark's
-        return literal(text, TEXT)
-
-    def _number(self, sign: str = "") -> Term:
-        token = self._next()
-        text, suffix = (sign + token.text).lower(), ""
-        if self._kind() == TokenType.DCOLON and self._tokens[self._at].start == token.start:  # 1L comes as 1, ::, L
-            suffix = self._tokens[self._at + 1].text.lower()
-            self._at += 2
-        if re.fullmatch("-?[0-9]+", text) and suffix != "d":
-            for dtype in (pl.Int32(), LONG) if not suffix else [_SUFFIXES[suffix]] if suffix in _SUFFIXES else ():
-                if BOUNDS[dtype][0] <= int(text) <= BOUNDS[dtype][1]:
-                    return literal(int(text), dtype)
-            raise Refused
-        need(re.fullmatch(r"-?[0-9]+(\.[0-9]*)?(e[+-]?[0-9]+)?", text) is not None, suffix in ("", "d"))
-        need(len(text) <= 38, abs(float(text)) < float("inf"))  # a longer one is no decimal
-        if not suffix and "e" not in text:
-            return decimal(text)
-        need(float(text) != 0 or not sign)  # to Spark's optimizer the literals -0.0 and 0.0 are the same
-        return literal(float(text), DOUBLE)

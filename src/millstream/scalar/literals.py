@@ -1,0 +1,53 @@
+"""Literals of Spark SQL: numbers, texts and spans of time."""
+
+from __future__ import annotations
+
+import re
+
+import polars as pl
+from sqlglot import TokenType
+
+from millstream.scalar.term import Term, decimal, literal
+from millstream.scalar.time import STEPS, interval
+from millstream.scalar.tokens import Tokens
+from millstream.scalar.types import BOUNDS, DOUBLE, LONG, TEXT, Refused, need
+
+_SUFFIXES: dict[str, pl.DataType] = {"y": pl.Int8(), "s": pl.Int16(), "l": LONG}
+_SPANS = {name + plural: micros for name, micros in STEPS.items() for plural in ("", "s")}
+
+
+def span(tokens: Tokens) -> Term:
+    """Read ``10 SECONDS``, ``'10' SECOND``, ``1 HOUR 30 MINUTES`` or ``'10 seconds'``, behind the word."""
+    micros = 0
+    while True:
+        sign, token = -1 if tokens.take("-") else 1, tokens.next()
+        number, _, unit = token.text.partition(" ")
+        need(token.token_type in (TokenType.NUMBER, TokenType.STRING))
+        need(re.fullmatch("-?[0-9]{1,12}", number) is not None)
+        micros += sign * int(number) * _SPANS[unit.lower() if unit.lower() in _SPANS else tokens.expect(*_SPANS)]
+        if unit or tokens.kind() not in (TokenType.NUMBER, TokenType.STRING):
+            return interval(micros)
+
+
+def text(tokens: Tokens) -> Term:
+    """Read a text in quotes."""
+    text = tokens.next().text
+    need("'" not in text, '"' not in text)  # what two quotes in a row mean is a setting of Spark's
+    return literal(text, TEXT)
+
+
+def number(tokens: Tokens, sign: str = "") -> Term:
+    """Read a number behind its sign."""
+    token = tokens.next()
+    text, suffix = (sign + token.text).lower(), tokens.suffix(token)
+    if re.fullmatch("-?[0-9]+", text) and suffix != "d":
+        for dtype in (pl.Int32(), LONG) if not suffix else [_SUFFIXES[suffix]] if suffix in _SUFFIXES else ():
+            if BOUNDS[dtype][0] <= int(text) <= BOUNDS[dtype][1]:
+                return literal(int(text), dtype)
+        raise Refused
+    need(re.fullmatch(r"-?[0-9]+(\.[0-9]*)?(e[+-]?[0-9]+)?", text) is not None, suffix in ("", "d"))
+    need(len(text) <= 38, abs(float(text)) < float("inf"))  # a longer one is no decimal
+    if not suffix and "e" not in text:
+        return decimal(text)
+    need(float(text) != 0 or not sign)  # to Spark's optimizer the literals -0.0 and 0.0 are the same
+    return literal(float(text), DOUBLE)
