@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help setup demo unit coverage test wheel check soak lint types bench docs lock clean
+.PHONY: help setup demo unit coverage test wheel check sparks soak lint types bench docs lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -40,6 +40,10 @@ wheel: setup ## build the package, install it elsewhere and use it there
 	@$(BIN)/python tools/wheel.py
 
 check: lint types wheel test ## what CI runs
+
+sparks: setup ## run tests with the oldest and the newest PySpark that pyproject.toml allows; ARGS=tests/…
+	@$(BIN)/python tools/servers.py
+	@$(BIN)/python tools/sparks.py $(ARGS)
 
 soak: setup ## random pipelines under random faults on real servers; MINUTES=10, or SEED=n for one round
 	@$(BIN)/python tools/servers.py
