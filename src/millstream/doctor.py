@@ -150,6 +150,8 @@ def _spark(found: dict[str, Finding]) -> str:
 
 def _archive() -> str:
     """Make the archive if there is none, so that there is something to measure."""
+    if not java.uses_archive():
+        return "not used; the line of Spark's inside says why"
     found = java.find_java()
     made = ""
     if not java.archive_of(found).exists():

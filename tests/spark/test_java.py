@@ -241,6 +241,18 @@ for name, value in SETTINGS.items():
     assert (result.returncode, result.stderr) == (0, "")
 
 
+@pytest.mark.parametrize("without", ["links", "class_archive", "jvm_process"])
+def test_no_archive_is_made_that_would_not_be_right(
+    without: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MILLSTREAM_WITHOUT", without)
+    fake_java(tmp_path / "java", "17.0.9")
+    found = java.Java(tmp_path / "java", "17.0.9", 17, "PATH")
+    with java.new_archive(found) as wanted:
+        assert not wanted
+    assert not java.archive_of(found).exists()
+
+
 def test_spark_is_started_without_its_zip_file_of_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SPARK_HOME", raising=False)
     fake_java(tmp_path / "java", "17.0.9")

@@ -137,7 +137,7 @@ def environment(java: Java | None = None) -> dict[str, str]:
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "POLARS_MAX_THREADS": "1",  # of each worker: Spark itself gives every core a task
-        **({} if _uses_archive() else {"MILLSTREAM_CLASS_ARCHIVE": "off"}),
+        **({} if uses_archive() else {"MILLSTREAM_CLASS_ARCHIVE": "off"}),
     }
 
 
@@ -161,9 +161,14 @@ def launcher(java: Java) -> Path:
     return home
 
 
-def _uses_archive() -> bool:
+def uses_archive() -> bool:
     """Whether the class-data archive is used: it is of the jars as the links name them."""
     return CLASS_ARCHIVE.works() and LINKS.works()
+
+
+def _makes_archive() -> bool:
+    """Whether one can be made: an archive of other paths would stand where the right one should; and the JVM's end must be seen."""
+    return uses_archive() and JVM_PROCESS.works()
 
 
 def archive_of(java: Java) -> Path:
@@ -190,7 +195,7 @@ def archive_later(java: Java) -> None:
     """
     if os.environ.get("MILLSTREAM_CLASS_ARCHIVE") in ("keep", "off") or "MILLSTREAM_NEW_ARCHIVE" in os.environ:
         return
-    if _uses_archive() and JVM_PROCESS.works() and not archive_of(java).exists():
+    if _makes_archive() and not archive_of(java).exists():
         atexit.unregister(_train_in_background)  # once, however many sessions this process makes
         atexit.register(_train_in_background)
 
@@ -201,6 +206,9 @@ def new_archive(java: Java) -> Iterator[bool]:
 
     A block that fails, or leaves none, leaves an empty file in its place, which says: do not try this again.
     """
+    if not _makes_archive():
+        yield False
+        return
     home = launcher(java)
     archive, fresh = home / "spark.jsa", home / "spark.jsa.new"
     with (home / "lock").open("w") as lock:

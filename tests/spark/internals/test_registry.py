@@ -56,6 +56,16 @@ def test_all_are_known_and_stand_in_the_table_of_the_architecture_page() -> None
     assert [each.name for each in EVERY if not each.without] == list(NO_OTHER_WAY)
 
 
+def test_nothing_else_reaches_for_private_parts_of_pyspark() -> None:
+    private = re.compile(
+        r"SparkContext\._|SparkSession\._|\._(jvm|jsc|jsparkSession|jc|jdf|gateway|accumulatorServer)\b"
+    )
+    source = ROOT / "src" / "millstream"
+    found = {str(path.relative_to(source)) for path in source.rglob("*.py") if private.search(path.read_text())}
+    others = {each for each in found if not each.startswith(("spark/internals/", "bench/"))}
+    assert others == {"spark/udf.py"}  # whose registry internals/python_functions.py looks at first
+
+
 def test_the_tested_range_is_that_of_the_package() -> None:
     wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     assert f"pyspark{TESTED}" in wanted

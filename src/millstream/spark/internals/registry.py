@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
@@ -46,6 +47,7 @@ NAMES = (
 NO_OTHER_WAY = ("try_eval",)
 
 _log = logging.getLogger("millstream")
+_testing = threading.Lock()  # two threads would disturb each other in a session
 _tested: dict[str, str] = {}
 """By name: why the self-test failed in this process, or nothing if it passed."""
 
@@ -86,11 +88,12 @@ class Internal:
         """Whether it is used; the self-test runs once in a process. One that needs a session passes for now without."""
         if self.name in switched_off(os.environ.get(SWITCH, "")):
             return Finding("off", f"named in {SWITCH}")
-        if self.name not in _tested:
-            if self.test_in is not None and spark is None:
-                return Finding("on")
-            _tested[self.name] = self._why(spark)
-        why = _tested[self.name]
+        with _testing:
+            if self.name not in _tested:
+                if self.test_in is not None and spark is None:
+                    return Finding("on")
+                _tested[self.name] = self._why(spark)
+            why = _tested[self.name]
         return Finding("failed", why) if why else Finding("on")
 
     def works(self, spark: SparkSession | None = None, *, tell: bool = True) -> bool:
