@@ -1,4 +1,4 @@
-"""What this machine must offer, each thing looked at for real: a check is a line that says ok, or what to do."""
+"""What Millstream needs on this machine. Each check tries the thing itself; its line says ok, or what to do."""
 
 from __future__ import annotations
 

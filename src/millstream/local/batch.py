@@ -1,6 +1,7 @@
-"""What lies between a log and a store, in this process: records decoded, admitted and put through the kernels, stage by stage.
+"""A batch in this process: records of a log are decoded, admitted and put through the kernels, stage by stage.
 
-Only what Spark does between the parts is a loop. Without a session, what only Spark can compute is NeedsSpark, never a guess.
+The parts are those of a run on Spark; a loop takes the place of Spark between them. Without a session, what only Spark can compute
+is NeedsSpark, never a guess.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class Local:
             self.targets = {each.name: target_of(spark, each, raw[each.name]) for each in chain.outputs}
 
     def run(self, log: Log, starts: Offsets, ends: Offsets, stores: Stores) -> list[Chunk]:
-        """Compute a batch of the log; what reaches the driver. ``stores`` hold the state, and then the state after it."""
+        """Compute a batch of the log and return the chunks for the driver. ``stores`` hold the state before it, and then that after it."""
         chunks = [
             chunk
             for topic, found in ends.items()
@@ -71,7 +72,7 @@ class Local:
         return chunks
 
     def _chunks(self, log: Log, topic: str, partition: int, start: int, end: int) -> Iterator[Chunk]:
-        """What is new in a partition, decoded and packed."""
+        """The new records of a partition, decoded and packed."""
         records = log.read(topic, partition, start, end - start) if end > start else []
         records = [record for record in records if record.offset < end]  # a compacted topic has gaps
         made, left = self.decoder.pack(topic, partition, to_records(records))

@@ -1,7 +1,7 @@
-"""A pipeline run in this process: the real log, chain, admission, kernels and stores; only what Spark does between them is a loop.
+"""A pipeline run in this process: log, chain, admission, kernels and stores are the real ones; a loop takes the place of Spark.
 
-A batch goes the way it goes on Spark. What it will read is written down, then it is computed, delivered and its state stored.
-Whoever dies in between begins that batch again, from the state before it, and the ledger says whether it is there already.
+A batch has the same steps as on Spark. The offsets that it will read are written down; then it is computed, delivered, and its state is
+stored. A process that dies in between runs that batch again, from the state before it, and the ledger says whether a store has it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Stored(msgspec.Struct):
 
 
 class Engine:
-    """A running pipeline in a folder of its own; where its views go is ours to say, one file for each of its stores."""
+    """A running pipeline in a folder of its own. Its views are kept there too, in one file for each of its stores."""
 
     def __init__(
         self, pipeline: Pipeline, folder: Path, partitions: int, clock: Callable[[], int], spark: SparkSession | None
@@ -66,7 +66,7 @@ class Engine:
         self.start()
 
     def start(self) -> None:
-        """Take up what is stored; a batch that was begun and is not stored is run again."""
+        """Read what is stored. A batch that was begun and not stored is run again."""
         self._stack = ExitStack()
         writers = {}
         for address in dict.fromkeys(each.to for each in self.chain.outputs):
@@ -103,11 +103,11 @@ class Engine:
             self._run(planned)
 
     def stop(self) -> None:
-        """Let go of everything in memory, as a crash does; only files are left."""
+        """Drop everything in memory, as a crash does; only files are left."""
         self._stack.close()
 
     def close(self) -> None:
-        """Stop, for good."""
+        """Stop, and close the log."""
         self.stop()
         self.log.close()
 

@@ -1,4 +1,4 @@
-"""What the workers of a cluster need from us: our own code goes along, the rest must be there, and both are checked first.
+"""What the workers of a cluster need: our own code is sent to them, libraries must be installed there, and both are checked first.
 
 The package is shipped as one zip file, named by what is in it, so that workers run the code that the driver runs whatever is
 installed there. Native libraries (Polars, Arrow and so on) cannot go that way: they are part of the workers' environment.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MATCHED = ("polars", "pyarrow", "msgspec", "confluent-kafka")
-"""Libraries that read the log, or hold or write what is kept between batches: of one version everywhere."""
+"""Libraries that read the log, or read or write state: they must have one version everywhere."""
 
 _HINT = "give every worker the environment of the driver, see docs/cluster.md; PYSPARK_PYTHON names its Python"
 _PACKAGES = ("millstream", "pyspark_millstream", "pyspark_millstream_kafka")
@@ -78,7 +78,7 @@ def check_shared(spark: SparkSession, path: Path) -> None:
 
 
 def here() -> Facts:
-    """What is asked of every worker, as it is in this process."""
+    """The facts of this process: each worker must have the same."""
     found = {name: _version(name) for name in MATCHED}
     return {
         "python": ".".join(platform.python_version_tuple()[:2]),

@@ -46,22 +46,22 @@ class Engine(Protocol):
     """A log as a source sees it, in one process; it is opened when it is first asked."""
 
     distant: bool
-    """Whether it may be away for a while, and come back."""
+    """Whether the log may be unavailable for a while."""
 
     def bounds(self) -> dict[str, dict[int, Bounds]]:
-        """What there is to read, partition by partition."""
+        """The bounds of each partition."""
 
     def records_within(self, ranges: Sequence[Part], size: int) -> int:
-        """About how many records of these ranges have so many bytes."""
+        """An estimate of how many records of these ranges have ``size`` bytes together."""
 
     def offsets_at(self, topic: str, time: datetime) -> dict[int, int]:
         """The first offsets of events that are not older than a time."""
 
     def cut(self, ranges: Sequence[Part], limit: int) -> list[int]:
-        """How far to go in each of some ranges, which together are larger than the limit: all to one append time."""
+        """Where to cut ranges that together are larger than the limit: all at one append time."""
 
     def read(self, part: Part, gate: Gate | None) -> Iterator[pa.RecordBatch]:
-        """The records of a range, in the columns that were asked for; with a decoder, what it makes of them."""
+        """The records of a range, in the columns of the options; with a decoder, its chunks and what it leaves."""
 
     def show(self, group: str, places: Mapping[TopicPartition, int]) -> None:
         """Show the progress as a consumer group."""
@@ -95,7 +95,7 @@ def engine_for(options: Options, files: Attached) -> Engine:
 
 
 class _Reading:
-    """What both are told."""
+    """What both engines need: the options, and the files that they name."""
 
     def __init__(self, options: Options, files: Attached) -> None:
         self.options, self.files = options, files
@@ -132,7 +132,7 @@ class Embedded(_Reading):
         return archive_of(self.log, topic, self.options.archive) if wanted else None
 
     def bounds(self) -> dict[str, dict[int, Bounds]]:
-        """What there is to read, the archive included."""
+        """The bounds of each partition, with the archive."""
         bounds = self.log.snapshot(self.options.topics)
         if self.options.assign:
             chosen = json.loads(self.options.assign)
@@ -184,7 +184,7 @@ class Embedded(_Reading):
             return at(low)
 
     def _past(self, part: Part, limit: int) -> Past:
-        """What of a range is archived and no longer live, as far as a limit can matter."""
+        """The part of a range that is archived and no longer live, no longer than a limit makes necessary."""
         archive = self.archive(part.topic)
         live = self.log.bounds(part.topic)[part.partition].start if archive else part.start
         if archive is None or part.start >= live:
@@ -194,7 +194,7 @@ class Embedded(_Reading):
         return Past(offsets[:count], times[:count], more=count == len(offsets) > limit)
 
     def read(self, part: Part, gate: Gate | None) -> Iterator[pa.RecordBatch]:
-        """First what is archived and no longer live, then what is live."""
+        """Read the archived part that is no longer live, then the live part."""
         live, decoder = part.start, self.decoder
         archive = self.archive(part.topic)
         bounds = self.log.bounds(part.topic) if archive else {}
@@ -288,7 +288,7 @@ class OnKafka(_Reading):
         return found
 
     def records_within(self, ranges: Sequence[Part], size: int) -> int:
-        """By samples."""
+        """Estimated from samples."""
         self.log  # noqa: B018  (opens it)
         return self._sizes.within(ranges, size)
 

@@ -1,8 +1,8 @@
-"""The shortcut from records to chunks: what :mod:`millstream.decode.decoder` can decode never becomes rows in the JVM.
+"""The fast path from records to chunks: what :mod:`millstream.decode.decoder` can decode never becomes rows in the JVM.
 
-A frame with the shortcut has two kinds of rows: chunks, in the columns of :data:`CHUNK`, and records that are left for Spark
-to decode, in those of :data:`~millstream.spark.records.COLUMNS`. Each row has nulls in the other's columns. Our own
-source takes it while it reads; records of Spark's Kafka source, which batches read, go through one more step in Python.
+A frame with the fast path has two kinds of rows: chunks, in the columns of :data:`CHUNK`, and records that are left for Spark
+to decode, in those of :data:`~millstream.spark.records.COLUMNS`. Each row has nulls in the columns of the other kind. Our own
+source decodes while it reads. Batches read by Spark's Kafka source, and their records go through one more step in Python.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ DDL = (
 
 
 def decoder_for(spark: SparkSession, host: Host) -> Decoder | None:
-    """The decoder of a chain, if there is a topic that it can decode, or that is admitted where it is read."""
+    """The decoder of a chain; None if it can decode no topic, and none is admitted where it is read."""
     from millstream.decode.decoder import Decoder
 
     decoder = Decoder(host.admission, utc=spark.conf.get("spark.sql.session.timeZone") in _UTC, aside=host.aside)
@@ -64,18 +64,18 @@ def decoder_for(spark: SparkSession, host: Host) -> Decoder | None:
 
 
 def to_file(decoder: Decoder) -> str:
-    """A decoder as an option of a data source: anybody may set one, so it names a file that only we can have written."""
+    """A decoder as an option of a data source. Anybody may set an option, so it names a file that only this user can have written."""
     return private_folder.write("decoders", _pickled(decoder))
 
 
 def _pickled(decoder: Decoder) -> bytes:
-    """A decoder; a user's function in its chain goes along by value."""
+    """A decoder pickled; a user's function in its chain is pickled by value."""
     return cloudpickle.dumps(decoder)  # type: ignore[no-any-return, no-untyped-call]
 
 
 @lru_cache(maxsize=8)
 def from_bytes(data: bytes) -> Decoder:
-    """A decoder out of such a file; once for each worker, which then has its expressions compiled."""
+    """The decoder of such a file. Each worker reads it once, and so compiles its expressions once."""
     decoder: Decoder = pickle.loads(data)  # noqa: S301  (made by ourselves, above)
     return decoder
 
@@ -111,7 +111,7 @@ def rows_of(decoder: Decoder, chunks: list[Chunk]) -> Iterator[pa.RecordBatch]:
 
 
 def records_of(values: Values) -> Records:
-    """What a decoder takes, where keys and timestamps do not matter."""
+    """Values as records for a decoder, where keys and timestamps do not matter."""
     from millstream.decode.decoder import Records
     from millstream.decode.json_lines import Joined
 
@@ -157,7 +157,7 @@ def _row_batch(chunk: list[pa.Array], raw: list[pa.Array]) -> pa.RecordBatch:
 
 
 def take(records: DataFrame, decoder: Decoder) -> DataFrame:
-    """Take the shortcut with records that come from the JVM."""
+    """Apply the fast path to records that come from the JVM."""
     return records.mapInArrow(_taker(_pickled(decoder)), DDL)
 
 

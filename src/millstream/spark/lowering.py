@@ -1,4 +1,4 @@
-"""A chain laid onto Spark: records of all topics become chunks for the views, in one linear plan.
+"""A chain as a Spark query: records of all topics become chunks for the views, in one linear plan.
 
 Decoding and every scalar expression run natively, before the records are packed. Topics have different columns, so the
 expressions of each feed are computed one feed after the other over one frame; the user's text reaches Spark as it is. An

@@ -31,7 +31,7 @@ def warm_up(spark: SparkSession, log: str, topics: Collection[str]) -> None:
     """Start, in the background, the Python processes that a pipeline's query will wait for: each takes about a second."""
 
     def start() -> None:
-        with suppress(Exception):  # whatever is wrong will be said by the query
+        with suppress(Exception):  # the query itself will raise what is wrong
             address = parse_log(log)
             if address.embedded:
                 spark.dataSource.register(MillstreamSource)

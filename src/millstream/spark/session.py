@@ -1,7 +1,7 @@
 """The Spark session: the one that is there, or one of our own with the settings that streaming needs.
 
-A session that someone else made is used as it is: never given other settings, never stopped. One that we make is
-local unless a master is named, listens on loopback only, works in UTC, keeps state in RocksDB, and says nothing
+A session that someone else made is used as it is: its settings are not changed, and it is never stopped. A session of our own is
+local unless a master is named, listens on loopback only, works in UTC, keeps state in RocksDB, and prints nothing
 on the terminal but errors, one line each.
 """
 
@@ -152,7 +152,7 @@ def jvm_end() -> str | None:
 
 @contextmanager
 def jvm_told() -> Iterator[None]:
-    """If Spark's JVM ends within the block, whatever fails then is one error that says so."""
+    """Turn what fails in the block into one error, if the cause is that Spark's JVM has ended."""
     try:
         yield
     except Exception as error:
@@ -168,9 +168,9 @@ def jvm_told() -> Iterator[None]:
 
 @contextmanager
 def _held() -> Iterator[None]:
-    """Hold back a SIGINT or SIGTERM until Spark is up: PySpark would lose a JVM that is half started, and it would stay when we are gone.
+    """Hold back a SIGINT or SIGTERM until Spark is up: PySpark would lose a JVM that is half started, and that JVM would outlive us.
 
-    A second one goes through.
+    A second signal goes through.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -212,10 +212,10 @@ def end_own_jvm() -> int | None:
 
 @contextmanager
 def _variables(wanted: Mapping[str, str], master: str) -> Iterator[None]:
-    """Set environment variables for the start of the JVM only: they are not the business of the user's other programs.
+    """Set environment variables for the start of the JVM only: other programs of the user must not see them.
 
-    On a cluster the path of Python is another one, so there a ``PYSPARK_PYTHON`` that is set stays; and Spark's Python, which
-    our ``SPARK_HOME`` is without, is shipped to it.
+    On a cluster Python has another path, so a ``PYSPARK_PYTHON`` that is set stays. Spark's Python is shipped to a cluster, so
+    ``SPARK_HOME`` is not ours there, which has none.
     """
     before = dict(os.environ)
     if not is_one_process(master):

@@ -73,7 +73,7 @@ def usable() -> dict[str, str]:
 
 
 def settings_for(master: str, chosen: Mapping[str, str], added: list[Path]) -> dict[str, str]:
-    """Ours for this master, then those that were chosen; ``added`` are jars."""
+    """Our settings for this master, overridden by those that were chosen; ``added`` are jars."""
     settings = usable()
     if is_local(master):
         settings["spark.driver.bindAddress"] = settings["spark.driver.host"] = "127.0.0.1"

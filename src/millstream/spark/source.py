@@ -70,25 +70,25 @@ class MillstreamSource(DataSource):
         return "millstream"
 
     def schema(self) -> str:
-        """Spark's Kafka columns, and the append time where asked for; with a decoder chunks, and such columns for what is left."""
+        """Spark's Kafka columns, and the append time if an option asks for it. With a decoder: chunks, and these columns for records that it leaves."""
         if Options.of(self.options).decoder:
             return fast_path.DDL
         return ", ".join(f"{name} {TYPES[name]}" for name in Options.of(self.options).columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002
-        """Read once."""
+        """A reader for a batch."""
         return BatchReader(Options.of(self.options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802
-        """Read on and on."""
+        """A reader for a stream."""
         return StreamReader(Options.of(self.options))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        """Append once."""
+        """A writer for a batch."""
         return BatchWriter(Place.of(self.options, schema, overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
-        """Append batch by batch."""
+        """A writer for a stream."""
         return StreamWriter(Place.of(self.options, schema, overwrite))
 
 
@@ -270,7 +270,7 @@ class StreamReader(_Planner, DataSourceStreamReader, SupportsTriggerAvailableNow
         return self.tasks(start, end)
 
     def commit(self, end: Offsets) -> None:
-        """Show the progress as a consumer group. Showing it is not the progress: who uses the group's name stops nothing."""
+        """Commit the offsets as a consumer group, to show the progress. Spark's checkpoint is the progress: another user of the group stops nothing."""
         end = places_of(end)
         if end == self._shown:
             return

@@ -59,7 +59,7 @@ def _packer(host: Host) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Reco
 
 
 def _packed(host: Host, batch: pa.RecordBatch, waiting: list[Chunk]) -> Iterator[pa.RecordBatch]:
-    """Chunks as they are, where records took the shortcut, and records as chunks; those of a gate that has shut wait."""
+    """Chunks of the fast path as they are, and records packed into chunks. Those of a gate that has shut are added to ``waiting``."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -100,12 +100,12 @@ class Stage(StatefulProcessor):
     """One stage of a chain, as Spark wants it."""
 
     def __init__(self, host: Host, number: int, *, pipelined: bool) -> None:
-        # Packed, because Spark unpacks a processor once more in a process that only asks for its state's names.
+        # Pickled here, because Spark also unpickles a processor in a process that only asks for the names of its state.
         self.packed, self.number, self.pipelined = cloudpickle.dumps(host), number, pipelined  # type: ignore[no-untyped-call]
 
     @cached_property
     def host(self) -> Host:
-        """The chain, unpacked where it runs."""
+        """The chain, unpickled where it runs."""
         host: Host = pickle.loads(self.packed)  # noqa: S301  (made by ourselves, above)
         return host
 
@@ -128,12 +128,12 @@ class Stage(StatefulProcessor):
         yield from (Row(**chunk._asdict()) for chunk in lay_aside(made, self.host.aside))
 
     def close(self) -> None:
-        """Nothing is held; Spark commits the state about now."""
+        """Release nothing: nothing is held. Spark commits the state about now."""
         failpoint("stage.close")
 
 
 class SparkStore:
-    """A bucket's state in Spark's state store, for whichever group Spark has at hand."""
+    """The state of a bucket in Spark's state store: that of the group that Spark runs at the moment."""
 
     def __init__(self, handle: StatefulProcessorHandle, *, pipelined: bool) -> None:
         # Types, not text: Spark would ask the JVM to read it, for each task.
@@ -143,16 +143,16 @@ class SparkStore:
         self._calls = Calls(self._segments, pipelined=pipelined)
 
     def meta(self) -> bytes | None:
-        """The meta blob."""
+        """Read the meta blob."""
         found = self._meta.get()
         return None if found is None else bytes(found[0])
 
     def set_meta(self, data: bytes) -> None:
-        """Replace it."""
+        """Replace the meta blob."""
         self._meta.update((data,))
 
     def get(self, numbers: Sequence[int]) -> list[bytes]:
-        """Some segments."""
+        """Read segments."""
         found = self._calls.all([partial(self._segments.getValue, (number,)) for number in numbers])
         return [bytes(row[0]) for row in found]
 
@@ -161,7 +161,7 @@ class SparkStore:
         self._calls.all([partial(self._segments.updateValue, (number,), (data,)) for number, data in segments.items()])
 
     def remove(self, numbers: Sequence[int]) -> None:
-        """Forget segments."""
+        """Remove segments."""
         self._calls.all([partial(self._segments.removeKey, (number,)) for number in numbers])
 
 

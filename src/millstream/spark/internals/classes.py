@@ -1,4 +1,4 @@
-"""Classes of Spark that are named by us: looked up in its jars, without a JVM, or in a JVM that runs."""
+"""Classes of Spark that we name: looked up in its jars, without a JVM, or in a running JVM."""
 
 from __future__ import annotations
 

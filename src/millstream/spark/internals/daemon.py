@@ -1,8 +1,9 @@
 """The process that Spark's Python workers are forked from, with everything a stage needs already loaded.
 
-Spark's own daemon loads nothing, so that every worker imports Arrow, pandas and Polars for itself: about a second each. Nothing
-is opened here, only imported: what is open would not survive a fork. The imported objects are frozen out of the garbage
-collector, which Spark runs after every task; within one it need not come every 700 objects: records are many, and no cycles.
+Spark's own daemon loads nothing, so that every worker imports Arrow, pandas and Polars for itself: about a second each. This one
+only imports, and opens nothing: what is open would not survive a fork. The imported objects are frozen out of the garbage
+collector, which Spark runs after every task. Within a task the collector runs less often than every 700 objects: there are many
+records, and they have no cycles.
 """
 
 from __future__ import annotations

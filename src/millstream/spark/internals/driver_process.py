@@ -1,4 +1,4 @@
-"""What PySpark keeps of its JVM in this process, and does to it: read, undone and silenced."""
+"""Private parts of PySpark in the driver: its context, its gateway to the JVM, its signal handler and its loggers."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """One process with everything loaded, from which Spark's Python processes on this machine are forked.
 
-Spark starts Python for each source of a query, for each of its stages (to hear what state it keeps) and for the daemons of its
-workers, and each of them would import the same modules: a third of a second, for which the query waits. So Spark is told of a
-program in place of Python, :mod:`millstream.spark.internals.python_shim`, which asks this process for a fork.
+Spark starts Python for each source of a query, for each of its stages (to ask what state the stage keeps) and for the daemons of its
+workers. Each of these processes would import the same modules, and the query would wait a third of a second for it. So the setting
+for Spark's Python names another program, :mod:`millstream.spark.internals.python_shim`, which asks this process for a fork.
 
-It ends with the process that started it. Where it is missing, everything works as ever, only slower.
+This process ends with the process that started it. Without it everything works, only slower.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from millstream.spark.internals import python_shim, quiet_daemon
 from millstream.spark.internals.registry import Internal, expect
 
 _DAEMON = "pyspark.daemon"
-"""Of Spark's planner; here it runs as :mod:`millstream.spark.internals.quiet_daemon`."""
+"""The daemon that Spark's planner starts; a fork runs it as :mod:`millstream.spark.internals.quiet_daemon`."""
 MODULES = (
     "millstream.spark.internals.daemon",
     "pyspark.sql.streaming.python_streaming_source_runner",
     "pyspark.sql.streaming.transform_with_state_driver_worker",
     _DAEMON,
 )
-"""What Spark runs with ``python -m``. A call of anything else is not for us."""
+"""The modules that Spark runs with ``python -m``. A call of any other module is refused."""
 
 _OTHERS = re.compile(r"_?(SPARK|PYSPARK|PYTHON)_|PYTHON(PATH|UNBUFFERED)$|(_|PWD|OLDPWD|SHLVL)$")
-"""Variables of Spark itself and of the shell that starts it. Modules have seen the rest when they were loaded."""
+"""Variables that may differ: those of Spark itself and of the shell that starts it. Modules may have read any other when they were loaded."""
 
 
 class Preload:
-    """The process, as its owner sees it; ``python`` is the program to name to Spark."""
+    """The handle that the owner has of the process; ``python`` is the program for Spark to start."""
 
     def __init__(self, parent: Path) -> None:
         """Start it, with its files in a new folder in ``parent``."""
@@ -76,20 +76,20 @@ class Preload:
 
     @classmethod
     def start(cls, parent: Path) -> Preload | None:
-        """Start it, or not: a path may be too long for a socket, a disk read-only or not one to run programs from."""
+        """Start the process, or return None: the path may be too long for a socket, the disk read-only or mounted without ``exec``."""
         try:
             return cls(parent) if FORK.works() else None
         except OSError:
             return None
 
     def close(self) -> None:
-        """End it. What was forked goes on until Spark ends that."""
+        """End the process. Its forks go on until Spark ends them."""
         atexit.unregister(self.close)
         self._process.communicate()
 
 
 class Call(NamedTuple):
-    """What Spark wanted from Python: who asks, with which arguments and environment, and its input and outputs."""
+    """A call of Python: the socket of the caller, the arguments, the environment, and the files of input and outputs."""
 
     caller: socket.socket
     arguments: list[str]
@@ -107,7 +107,7 @@ class Call(NamedTuple):
         return cls(caller, arguments, environment, list(files))
 
     def is_for_us(self, ours: Mapping[str, str]) -> bool:
-        """Whether it is for a module of ours, in an environment in which all would be loaded as it was in ``ours``."""
+        """Whether it runs one of :data:`MODULES`, in an environment in which they would be loaded as they were in ``ours``."""
         wanted, found = (
             {name: value for name, value in each.items() if not _OTHERS.match(name)}
             for each in (self.environment, ours)
@@ -117,7 +117,7 @@ class Call(NamedTuple):
 
 
 def serve(server: socket.socket, environment: Mapping[str, str]) -> Call | None:
-    """Answer calls until our input ends; return twice or more: each time in a fork with what it shall become, and at last None."""
+    """Answer calls until our input ends. A fork returns with the call that it is to run; this process returns None at the end."""
     own_input = sys.stdin.fileno()
     while own_input not in select.select([server.fileno(), own_input], [], [])[0]:
         caller, _ = server.accept()

@@ -1,7 +1,7 @@
-"""What Spark starts in place of Python: it hands the call to the process of :mod:`millstream.spark.internals.preload` and waits for the end.
+"""The program that Spark starts in place of Python. It hands the call to :mod:`millstream.spark.internals.preload` and waits for its end.
 
-``python_shim.py SOCKET -m MODULE …``. If nobody listens there, or that is not a call for it, the call becomes an ordinary start of
-Python. This file is run by its path and without ``site``, and imports little: it takes some twenty milliseconds.
+Usage: ``python_shim.py SOCKET -m MODULE …``. If no process listens at the socket, or the process refuses the call, the call becomes
+an ordinary start of Python. This file is run by its path and without ``site``, and imports little: it takes some twenty milliseconds.
 """
 
 import marshal
@@ -25,7 +25,7 @@ def main(address: str, arguments: list[str]) -> int:
 
 
 def _ask(server: socket.socket, address: str, arguments: list[str]) -> int:
-    """Send arguments, environment, input and outputs; return the number of the process that has taken them, or 0."""
+    """Send arguments, environment, input and outputs; return the id of the process that runs the call, or 0 if none does."""
     call = marshal.dumps((arguments, dict(os.environ)))
     server.settimeout(30)
     try:

@@ -1,6 +1,6 @@
-"""Spark's daemon of Python workers, which says nothing of a worker whose query was stopped: it finds nobody to speak to, and that is no news.
+"""Spark's daemon of Python workers, without the stacks of workers whose query was stopped.
 
-Spark would print the stack, among what a program of the user's prints.
+Such a worker finds its socket closed. Spark's daemon prints the stack of that error between the output of the user's program.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _end_quietly(sock: socket.socket, authenticated: bool) -> int:
 
 
 def manager() -> None:
-    """Fork workers for who asks, until the input ends."""
+    """Run the daemon: it forks a worker for each request, until its input ends."""
     if QUIET_DAEMON.works(tell=False):  # whoever started Spark has told of it
         spark_daemon.worker = _end_quietly
     spark_daemon.manager()

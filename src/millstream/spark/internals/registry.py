@@ -1,8 +1,8 @@
-"""What of Spark's inside is used: each thing has a name, a self-test, a switch, and a way without it.
+"""What is used of Spark's inside: each thing has a name, a self-test, a switch and a fallback.
 
-A self-test looks, in milliseconds, whether the inside is what it was in the versions of Spark that are tested. Where it is not, or where
-``MILLSTREAM_WITHOUT`` names the thing, the way without it is taken: that costs speed or comfort and never an answer. A thing
-without another way is an error when it is needed. Modules beside this one each define what they use, as an :class:`Internal`.
+A self-test checks, in milliseconds, that the inside is what it was in the versions of Spark that are tested. If it is not, or if
+``MILLSTREAM_WITHOUT`` names the thing, the fallback is taken: that costs speed or comfort and never an answer. A thing that has no
+fallback is an error when it is needed. The modules of this folder define what they use, each as an :class:`Internal`.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Internal:
 
     name: str
     without: str
-    """What happens without it, as a sentence goes on after "instead"; empty if there is no other way."""
+    """The fallback, as the rest of a sentence after "instead"; empty if there is none."""
     test: Callable[[], None] | None = field(default=None, compare=False)
     test_in: Callable[[SparkSession], None] | None = field(default=None, compare=False)
 
@@ -85,7 +85,7 @@ class Internal:
             raise ValueError(f"{self.name} is not among the names of the registry")
 
     def finding(self, spark: SparkSession | None = None) -> Finding:
-        """Whether it is used; the self-test runs once in a process. One that needs a session passes for now without."""
+        """Whether it is used. The self-test runs once in a process; one that needs a session counts as passed until there is one."""
         if self.name in switched_off(os.environ.get(SWITCH, "")):
             return Finding("off", f"named in {SWITCH}")
         with _testing:
@@ -97,7 +97,7 @@ class Internal:
         return Finding("failed", why) if why else Finding("on")
 
     def works(self, spark: SparkSession | None = None, *, tell: bool = True) -> bool:
-        """Whether to use it. A self-test that failed is told once, as a warning of the logger ``millstream``."""
+        """Whether to use it. A self-test that failed is logged once, as a warning of the logger ``millstream``."""
         known = self.name in _tested
         found = self.finding(spark)
         if found.state == "failed" and not known and tell:
@@ -105,7 +105,7 @@ class Internal:
         return found.state == "on"
 
     def require(self, spark: SparkSession, needed: str) -> None:
-        """Refuse to go on without it, where there is no other way; ``needed`` says what for."""
+        """Raise SparkError if it is not used; ``needed`` names what needs it."""
         found = self.finding(spark)
         if found.state == "off":
             raise SparkError(f"{needed} needs {self.name}, which {SWITCH} switches off", hint=f"unset {SWITCH}")
@@ -130,7 +130,7 @@ class Internal:
 
 @cache
 def switched_off(text: str) -> frozenset[str]:
-    """The names that a value of the switch has; ``all`` is every one that has another way.
+    """The names that a value of the switch has; ``all`` stands for every one that has a fallback.
 
     >>> sorted(switched_off("links, fork"))
     ['fork', 'links']

@@ -1,8 +1,8 @@
 """Calls for state made in bursts, over the client of Spark's state server: all are sent before the first answer is read.
 
 Spark's client waits for each answer, which takes two switches between processes; its server takes one request after the other and
-does not mind if the next one is there already. The self-test lets the real client make the same calls both ways, over a socket on
-which the answers lie ready.
+does not mind if the next one is there already. The self-test lets the real client make the same calls both ways, over a socket to
+which the answers have been written before.
 """
 
 from __future__ import annotations
