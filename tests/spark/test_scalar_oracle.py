@@ -32,7 +32,7 @@ TEXTS = [
 DOUBLES = [
     0.0, -0.0, 1.0, -1.0, 0.5, 1.5, -2.5, 1e300, -1e300, 5e-324, 1e16, 2.0**53, 2.0**63, -(2.0**63), 9.3e18, 0.1, 3.0,
     float("nan"), float("inf"), float("-inf"), 1.7976931348623157e308, 2147483647.5, -2147483648.5, 127.9, -128.9,
-    32767.5,
+    32767.5, 1.005, -1.005, 2.675, 0.125, 0.615, 1.255, 4.35, 0.285, 1e-7, 123456.785, 999999999999.995, 99999999.995, 1e12, -0.001,
 ]  # fmt: skip
 TIMES = [
     EPOCH, EPOCH - timedelta(microseconds=1), EPOCH + timedelta(microseconds=1), datetime(1, 1, 1, tzinfo=UTC),
@@ -65,6 +65,8 @@ POOLS: dict[str, tuple[pl.DataType, list[Any]]] = {
     "d": (pl.Date(), DAYS), "e": (pl.Date(), DAYS),
     "p": (pl.Decimal(10, 2), [Decimal(each) for each in ("0", "0.01", "-0.01", "1.50", "99999999.99", "-99999999.99", "7")]),
     "q": (pl.Decimal(30, 10), [Decimal(each) for each in ("0", "1e-10", "-1.5", "99999999999999999999.9999999999", "7")]),
+    "r": (pl.Decimal(15, 2), [Decimal(each) for each in ("0", "0.05", "-0.99", "1.00", "9999999999999.99", "-9999999999999.99", "104949.50")]),
+    "v": (pl.Decimal(38, 4), [Decimal(each) for each in ("0", "0.0001", "-1.2345", "9" * 34 + ".9999", "-" + "9" * 34 + ".9999", "12345678901.5")]),
     "u": (pl.String(), []), "w": (pl.String(), []), "far": (pl.Datetime("us", "UTC"), []), "day": (pl.Date(), []),
 }  # fmt: skip
 COLUMNS = {name: dtype for name, (dtype, _) in POOLS.items()}
@@ -142,12 +144,46 @@ FORMATS = [
     "SSS ss",
     "dd dd",
 ]
+DECIMALS = [
+    "decimal",
+    "dec(5)",
+    "numeric(10, 2)",
+    "decimal(15,2)",
+    "decimal(38, 0)",
+    "decimal(38, 10)",
+    "decimal(3, 3)",
+    "decimal(20, 6)",
+]
 UNITS = "year YYYY yy quarter month MON mm week day DD Hour minute second millisecond microsecond"
 INTERVALS = [
-    "INTERVAL 10 SECONDS", "INTERVAL '10' SECOND", "INTERVAL 1 HOUR 30 MINUTES", "INTERVAL '3 days'", "INTERVAL -5 minutes",
-    "INTERVAL '-5' MINUTE", "interval 2 weeks", "INTERVAL 100000 DAYS", "INTERVAL 7 MILLISECONDS", "INTERVAL 1 MICROSECOND",
-    "INTERVAL '1' DAY '2' HOURS", "INTERVAL 1 DAY",
-]  # fmt: skip
+    "INTERVAL 10 SECONDS",
+    "INTERVAL '10' SECOND",
+    "INTERVAL 1 HOUR 30 MINUTES",
+    "INTERVAL '3 days'",
+    "INTERVAL -5 minutes",
+    "INTERVAL '-5' MINUTE",
+    "interval 2 weeks",
+    "INTERVAL 100000 DAYS",
+    "INTERVAL 7 MILLISECONDS",
+    "INTERVAL 1 MICROSECOND",
+    "INTERVAL '1' DAY '2' HOURS",
+    "INTERVAL 1 DAY",
+    "INTERVAL '1' MONTH",
+    "INTERVAL 13 MONTHS",
+    "INTERVAL 1 YEAR 2 MONTHS",
+    "INTERVAL '-1 year'",
+]
+SPANS = [
+    "INTERVAL '90' DAY",
+    "INTERVAL 2 WEEKS 1 DAY",
+    "INTERVAL -3 DAYS",
+    "INTERVAL '1' MONTH",
+    "INTERVAL '1' YEAR",
+    "INTERVAL -25 MONTHS",
+    "INTERVAL 400 YEARS",
+]
+PARTS = "year quarter month week day dow doy YEARS qtr MON d DayOfWeek"
+ENDS = ["BOTH", "LEADING", "TRAILING", "BOTH 'a'", "LEADING 'ab'", "TRAILING 'b '", "BOTH ''", "'é😀'"]  # fmt: skip
 SEPARATORS = st.sampled_from(["'/'", "'a'", "'ab'", "'[.]'", "'[|]'", "'😀'", "'&'", "'-'", "'//'", "' '"])
 COMPARE = st.sampled_from(["=", "==", "<>", "!=", "<", "<=", ">", ">=", "<=>"])
 
@@ -177,12 +213,18 @@ def deeper(of: dict[str, st.SearchStrategy[str]]) -> dict[str, st.SearchStrategy
         form("(-({a}))", a=whole),
         form("abs({a})", a=whole),
         form("cast({a} AS {t})", a=st.one_of(whole, double, truth), t=words("tinyint smallint int bigint")),
+        form("cast({a} AS {t})", a=words("p q r v"), t=words("tinyint smallint int bigint")),
         form("({a})::{t}", a=whole, t=words("byte short integer long")),
         form("{f}({a})", f=words("floor ceil ceiling"), a=double),
         form("{f}({a})", f=words("unix_micros unix_millis unix_seconds"), a=time),
         form("{f}({a})", f=words("length len char_length character_length"), a=text),
         form("{f}({a})", f=words("hour minute second year month day dayofmonth"), a=time),
-        form("{f}({a})", f=words("year month day dayofmonth"), a=day),
+        form("{f}({a})", f=words("year month day dayofmonth quarter weekofyear dayofyear dayofweek weekday"), a=day),
+        form("extract({f} FROM {a})", f=words(PARTS), a=day),
+        form("extract({f} FROM {a})", f=words(PARTS + " hour MINUTE hrs"), a=time),
+        form("{f}({a}, {b})", f=words("datediff date_diff"), a=st.one_of(day, time), b=day),
+        form("round({a}, {p})", a=whole, p=words("0 2")),
+        form("{f}({a}, {b})", f=words("greatest least"), a=whole, b=whole),
         chosen(whole, truth),
     )
     doubles = st.one_of(
@@ -192,6 +234,11 @@ def deeper(of: dict[str, st.SearchStrategy[str]]) -> dict[str, st.SearchStrategy
         form("(-({a}))", a=double),
         form("abs({a})", a=double),
         form("round({a})", a=double),
+        form("round({a}, {p})", a=double, p=words("0 1 2 3 6 14")),
+        form("{f}({a}, {b})", f=words("greatest least"), a=double, b=number),
+        form("({a} {o} {b})", a=double, o=words("+ - * /"), b=words("p r")),
+        form("cast({a} AS double)", a=words("p q r v")),
+        form("if({c}, {a}, {b})", c=truth, a=words("p q r v"), b=double),
         form("cast({a} AS double)", a=st.one_of(number, literal)),
         form("coalesce({a}, {b})", a=double, b=st.one_of(whole, literal)),
         form("if({c}, {a}, {b})", c=truth, a=whole, b=double),
@@ -202,6 +249,11 @@ def deeper(of: dict[str, st.SearchStrategy[str]]) -> dict[str, st.SearchStrategy
         form("concat({a}, {b}, {c})", a=text, b=st.one_of(text, whole, truth), c=text),
         form("({a} || {b})", a=st.one_of(text, whole), b=st.one_of(text, truth)),
         form("cast({a} AS string)", a=st.one_of(whole, text, truth)),
+        form("trim({e} FROM {a})", e=st.sampled_from(ENDS), a=text),
+        form("substring({a} FROM {p} FOR {l})", a=text, p=words("0 1 2 -1"), l=words("0 1 2")),
+        form("substr({a} FROM {p})", a=text, p=words("0 1 2 -1")),
+        form("cast({a} AS string)", a=words("p r v")),
+        form("{f}({a}, {b}, {c})", f=words("greatest least"), a=text, b=text, c=text),
         form("substring({a}, {p})", a=text, p=words("0 1 2 -1 -2 -9")),
         form("substr({a}, {p}, {l})", a=text, p=words("0 1 2 9 -1 -2 -9 -2147483648"), l=words("0 1 2 -1 2147483647")),
         form("{f}({a}, {l})", f=words("left right"), a=text, l=words("0 1 2 -1")),
@@ -236,6 +288,15 @@ def deeper(of: dict[str, st.SearchStrategy[str]]) -> dict[str, st.SearchStrategy
         form("({a} IN (1, 1.5, {b}))", a=double, b=words("0.1 3 NULL 2,4,5,6,7,8,9,10,11,12")),
         form("({a} IN (DATE '1970-01-01', DATE '2024-02-29'))", a=day),
         form("({a} {o} {b})", a=text, o=st.sampled_from(["LIKE", "NOT LIKE"]), b=words(LIKE)),
+        form("({a} ILIKE {b})", a=text, b=words("'A%' '%B' '_' 'a_B' 'ABC'")),
+        *(
+            form("({a} IS {o} DISTINCT FROM {b})", a=each, o=st.sampled_from(["", "NOT"]), b=each)
+            for each in everything
+        ),
+        form("({a} {o} {b})", a=day, o=COMPARE, b=words("'1994-01-01' '2024-02-29' '1582-10-10' '0001-01-01'")),
+        form("({a} {o} {b})", a=words("p q r v"), o=COMPARE, b=double),
+        form("({a} IN ({b}, {c}))", a=words("p q r v"), b=words("0 7 1.5 0.05"), c=words("1 NULL -0.99 1L")),
+        form("({a} {o} {b})", a=words("p r v q"), o=COMPARE, b=words("1 0 7 1.5 100.25 -0.01 i n p")),
         form("{f}({a}, {b})", f=words("startswith endswith contains"), a=words("s t u w"), b=text),
         form("({a} {o} '{p}')", a=text, o=st.sampled_from(["RLIKE", "NOT RLIKE", "REGEXP"]), p=PATTERN),
         form("{f}({a}, '{p}')", a=text, f=words("regexp_like rlike regexp"), p=PATTERN),
@@ -254,6 +315,11 @@ def deeper(of: dict[str, st.SearchStrategy[str]]) -> dict[str, st.SearchStrategy
     days = st.one_of(
         form("{f}({a})", f=words("to_date date"), a=st.one_of(time, day)),
         form("cast({a} AS date)", a=st.one_of(time, day)),
+        form("({a} {o} {i})", a=day, o=words("+ -"), i=st.sampled_from(SPANS)),
+        form("({a} {o} {i})", a=day, o=words("+ -"), i=words("1 -400 7S 3Y i h")),
+        form("{f}({a}, {i})", f=words("date_add date_sub"), a=day, i=words("1 -400 7S i y")),
+        form("add_months({a}, {i})", a=day, i=words("1 -1 13")),
+        form("{f}({a}, {b}, {c})", f=words("greatest least"), a=day, b=day, c=day),
         chosen(day, truth),
     )
     exacts = st.one_of(
@@ -261,6 +327,14 @@ def deeper(of: dict[str, st.SearchStrategy[str]]) -> dict[str, st.SearchStrategy
         form("({b} {o} {a})", a=words("0.908 -1.5 p 0.00 12.345"), o=words("+ - *"), b=column),
         form("({a} {o} {b})", a=words("p q"), o=words("+ -"), b=words("p q 0.908 -1.5")),
         form("if({c}, {a}, {b})", c=truth, a=words("0.908*i p 1.5"), b=words("0 1 i h")),
+        form("({a} {o} {b})", a=words("p r v 1.5"), o=words("+ - *"), b=words("p r 1 -1 100L 7S 0 (0.06-0.01)")),
+        form("({b} {o} {a})", a=words("p r v"), o=words("+ - *"), b=words("1 -1 100L 0 (1) 1.25")),
+        form("({a}*(1-{b})*(1+{c}))", a=words("p r"), b=words("p r"), c=words("p r")),
+        form("(v * {b})", b=words("p r 0.01 7 i")),
+        form("{f}({a})", f=words("abs - round"), a=words("p r v")),
+        form("round({a}, {p})", a=words("p q r v"), p=words("0 1 2 3 12")),
+        form("cast({a} AS {t})", a=st.one_of(whole, double, words("p q r v")), t=st.sampled_from(DECIMALS)),
+        form("{f}({a}, {b})", f=words("greatest least"), a=words("p r"), b=words("p r i 1.5")),
         chosen(exact, truth),
     )
     return {
@@ -375,8 +449,13 @@ def test_operators_bind_as_they_do_in_spark(session: SparkSession) -> None:
 )
 @given(texts=st.lists(expressions, min_size=30, max_size=30), seed=st.integers(0, 1_000_000))
 def test_random_expressions_are_what_spark_says(session: SparkSession, texts: list[str], seed: int) -> None:
-    # Decimals whose common type would need more than 38 digits are left to Spark, which rounds them.
-    texts = [text for text in texts if compile_scalar(text, COLUMNS, utc=True) or not re.search(r"\b[pq]\b", text)]
+    # Decimals whose common type would need more than 38 digits are left to Spark, which rounds them; and literals that are large to be rounded.
+    texts = [
+        text
+        for text in texts
+        if compile_scalar(text, COLUMNS, utc=True)
+        or not re.search(r"\b[pqrv]\b|(?i:dec|numeric)|round|[0-9]\.[0-9]", text)
+    ]
     assert disagreements(session, texts, rows(seed)) == []
 
 
@@ -393,6 +472,20 @@ EVERY = [
     *(f"split({c}, '{by}')[{k}]" for c in "uws" for by in ("/", "a", "ab", "[.]", "😀") for k in (0, 1, 3)),
     *(f"{f}, '{by}', {k})" for f in ("split_part(u", "split_part(w") for by in ("/", "a", ".") for k in (1, 2, -1, -3)),
     *(f"{c} {o} {n}" for c in ("0.908", "p", "-0.05", "123456.789") for o in "+-*" for n in ("y", "h", "i", "n")),
+    *(f"extract({f} FROM {t})" for f in PARTS.split() for t in ("d", "day", "at", "far")),
+    *(f"{t} {o} {i}" for i in SPANS for o in "+-" for t in ("d", "day", "DATE '1998-12-01'", "far", "at")),
+    *(f"{f}({t})" for f in ("quarter", "weekofyear", "dayofyear", "dayofweek", "weekday") for t in ("d", "day", "at")),
+    *(f"trim({e} FROM {c})" for e in ENDS for c in "sw"),
+    *(f"{a} {o} {b}" for o in "+-*" for a in "prv" for b in ("p", "r", "1", "100", "0.06", "1L", "i", "x")),
+    *(f"{a} * (1 - {b}) * (1 + {c})" for a in "prv" for b in "pr" for c in "pr" if a != "v"),
+    *(f"round({c}, {p})" for c in ("x", "z", "x / 7", "p", "q", "r", "v", "i") for p in (0, 1, 2, 3)), "round(r, 6)", "round(x, 14)",
+    *(f"cast({c} AS {t})" for c in ("p", "q", "r", "v", "x", "i", "n") for t in DECIMALS),
+    *(f"cast({c} AS {t})" for c in "pqrv" for t in ("double", "int", "bigint", "tinyint")), *(f"cast({c} AS string)" for c in "prv"),
+    *(f"{c} {o} {b}" for c in "pqrv" for o in ("=", "<", ">=", "<=>") for b in ("x", "1", "1.5", "i", "7L")),
+    "0.06 - 0.01", "0.06 * 0.01 + 1", "r BETWEEN 0.06 - 0.01 AND 0.06 + 0.01", "0.5 * v", "v * 0.01", "-r", "abs(q)",
+    "d < '1994-01-01'", "'2024-02-29' <= d", "d BETWEEN '1994-01-01' AND '1995-01-01'", "s ILIKE 'A%'", "s IS DISTINCT FROM t", "x IS NOT DISTINCT FROM z",
+    "greatest(i, n)", "least(x, z)", "greatest(s, t, u)", "least(p, i)", "greatest(d, e, day)", "date_add(d, i)", "day - 1", "i + d", "datediff(day, d)",
+    "datediff(at, e)", "add_months(day, 1)", "date_part('dow', d)", "substring(s FROM 2 FOR 1)", "substring(w FROM 2)", "coalesce(p, x)",
     "round(x)", "round(x / 4)", "p + q", "q - p", "p > q", "0.908 * n = q", "element_at(split(w, 'a'), -2)", "get(split(u, '/'), 3)", "replace(w, 'a', '😀')",
 ]  # fmt: skip
 PATTERN_TEXTS = [

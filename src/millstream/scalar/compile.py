@@ -19,7 +19,7 @@ from sqlglot import TokenError, TokenType
 
 from millstream.relation.functions import Function
 from millstream.scalar.function import Call, Calls
-from millstream.scalar.functions import TYPES, call, cast, concat, operate
+from millstream.scalar.functions import TYPES, call, cast, compare, concat, operate
 from millstream.scalar.literals import number, span, text
 from millstream.scalar.term import (
     COMPARISONS,
@@ -29,7 +29,6 @@ from millstream.scalar.term import (
     choose,
     coalesce,
     common,
-    compare,
     conjunction,
     disjunction,
     divide,
@@ -40,10 +39,10 @@ from millstream.scalar.term import (
     negative,
     widen,
 )
-from millstream.scalar.text import element, like, matches
-from millstream.scalar.time import INTERVAL
+from millstream.scalar.text import element, like, like_without_case, matches, trimmed
+from millstream.scalar.time import INTERVAL, function_of
 from millstream.scalar.tokens import Tokens
-from millstream.scalar.types import BOOLEAN, DATE, NULL, Refused, need
+from millstream.scalar.types import BOOLEAN, DATE, DECIMALS, NULL, Refused, declared_decimal, need
 
 # Comments, escapes and ${variables} are where readers of SQL differ.
 _UNREADABLE = ("--", "/*", "\\", "${")
@@ -169,6 +168,10 @@ class _Reader:
         term = self._comparison()
         if self._tokens.take("is"):
             opposite = self._tokens.take("not")
+            if self._tokens.take("distinct"):
+                self._tokens.expect("from")
+                same = compare("<=>", term, self._sum())
+                return same if opposite else negation(same)
             found = is_state(term, self._tokens.expect("null", "true", "false"))
             return negation(found) if opposite else found
         opposite = self._tokens.take("not")
@@ -181,6 +184,8 @@ class _Reader:
             found = among(term, self._list())
         elif self._tokens.take("like"):
             found = like(term, self._sum())
+        elif self._tokens.take("ilike"):
+            found = like_without_case(term, self._sum())
         elif self._tokens.take("rlike", "regexp"):
             found = matches(term, self._sum(), exact=self._exact)
         else:
@@ -229,7 +234,7 @@ class _Reader:
     def _converted(self, term: Term) -> Term:
         while symbol := self._tokens.take("::", "["):
             if symbol == "::":
-                term = cast(term, self._type(), utc=self._utc)
+                term = cast(term, self._type(), utc=self._utc, exact=self._exact)
             else:
                 term = element(term, self._expression(), first=0)
                 self._tokens.expect("]")
@@ -268,10 +273,43 @@ class _Reader:
             for each in (")", ",", "false", ")"):
                 self._tokens.expect(each)
             return coalesce([term, literal(False, BOOLEAN)])
-        given = self._list()
+        if word == "trim":
+            return self._trim()
+        name, given = self._arguments(word)
         if (function := self.calls.functions.get(word)) is not None:
             return self.calls.add(function, given)
-        return call(word, given, utc=self._utc, exact=self._exact)
+        return call(name, given, utc=self._utc, exact=self._exact)
+
+    def _arguments(self, word: str) -> tuple[str, list[Term]]:
+        """The function that is called and its arguments, whichever way SQL has of writing them."""
+        if word == "extract":
+            field = self._tokens.word()
+            self._tokens.next()
+            self._tokens.expect("from")
+            return function_of(field), self._list()
+        if word in ("substring", "substr"):
+            first = self._expression()
+            if self._tokens.take("from"):
+                terms = [first, self._expression()]
+                if self._tokens.take("for"):
+                    terms.append(self._expression())
+                self._tokens.expect(")")
+                return word, terms
+            self._tokens.expect(",")
+            return word, [first, *self._list()]
+        return word, self._list()
+
+    def _trim(self) -> Term:
+        """Read ``trim(s)`` or ``trim(BOTH 'x' FROM s)``."""
+        side = "" if self._tokens.word(1) == ")" else self._tokens.take("both", "leading", "trailing")
+        first = None if self._tokens.word() == "from" else self._expression()
+        of = {"leading": "ltrim", "trailing": "rtrim"}.get(side, "trim")
+        if first is not None and not side and self._tokens.take(")"):
+            return call(of, [first], utc=self._utc)
+        self._tokens.expect("from")
+        source = self._expression()
+        self._tokens.expect(")")
+        return trimmed(of, source, first)
 
     def _column(self, word: str) -> Term:
         name = self._tokens.next().text.lower()
@@ -292,12 +330,24 @@ class _Reader:
     def _cast(self) -> Term:
         term = self._expression()
         self._tokens.expect("as")
-        term = cast(term, self._type(), utc=self._utc)
+        term = cast(term, self._type(), utc=self._utc, exact=self._exact)
         self._tokens.expect(")")
         return term
 
     def _type(self) -> pl.DataType:
-        return TYPES[self._tokens.expect(*TYPES)]
+        name = self._tokens.expect(*TYPES, *DECIMALS)
+        if name in TYPES:
+            return TYPES[name]
+        if self._tokens.take("("):
+            name += "(" + self._tokens.next().text
+            while self._tokens.take(","):
+                name += "," + self._tokens.next().text
+            self._tokens.expect(")")
+            name += ")"
+        found = declared_decimal(name)
+        if found is None:
+            raise Refused
+        return found
 
     def _case(self) -> Term:
         subject = None if self._tokens.word() == "when" else self._expression()

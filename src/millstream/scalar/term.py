@@ -27,21 +27,22 @@ from millstream.scalar.types import (
     LONG,
     NULL,
     Refused,
+    Span,
     is_decimal,
     is_number,
     is_ordered,
     need,
-    of_arithmetic,
     of_literal,
     wider,
 )
 
-Constant = int | float | str | date | Decimal
+Constant = int | float | str | date | Decimal | Span
 
 # Sums of longs are watched at what goes in, not at what comes out: one comparison serves a whole chain of sums, where
 # one for each sum would repeat all that came before it. Beside a number up to the first of these a long is sure if that
 # much room is left above or below it; two that may be anything are sure up to the second, 36,000 years of microseconds.
 _SMALL, _LARGE = 1 << 48, 1 << 60
+_DIGITS = 1 << 53  # integers up to this are doubles
 
 ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 _UFUNCS = {"+": np.add, "-": np.subtract}
@@ -64,7 +65,9 @@ class Term:
     bounds: tuple[int, int] | None = None
     """Between which integers the value lies where it is sure, if that is known better than by the type."""
     constant: Constant | None = None
-    """The value of a literal."""
+    """The value of a literal, and of what is computed of literals only."""
+    written: bool = False
+    """Whether it is an integer as it stands in the text: beside a decimal it has as many digits as are written."""
 
     @property
     def low(self) -> int:
@@ -142,9 +145,27 @@ def widen(term: Term, dtype: pl.DataType) -> Term:
     if isinstance(term.constant, int | float | Decimal):
         number = float(term.constant) if dtype == DOUBLE else term.constant
         return literal(Decimal(number) if is_decimal(dtype) else number, dtype)
-    need(not is_decimal(term.dtype) or is_decimal(dtype))  # how a decimal becomes a double is Java's own way
+    if isinstance(term.dtype, pl.Decimal) and dtype == DOUBLE:
+        return _double(term, term.dtype)
     bounds = (term.low, term.high) if dtype in INTEGERS else None
     return replace(term, value=term.value.cast(dtype), dtype=dtype, bounds=bounds)
+
+
+def _double(term: Term, dtype: pl.Decimal) -> Term:
+    """The double that is nearest to a decimal."""
+    unit = 10.0**dtype.scale
+    need(dtype.scale <= 22)  # powers of ten up to this are doubles
+
+    def rows(numbers: pl.Series) -> pl.Series:
+        units = numbers.to_physical()
+        made = pl.Series(units.cast(DOUBLE).to_numpy() / unit, dtype=DOUBLE)
+        long = (units.abs() > _DIGITS).fill_null(False)
+        if long.any():  # their digits are no double themselves
+            made = made.scatter(long.arg_true(), [float(number) for number in numbers.filter(long)])
+        return made.set(numbers.is_null(), None) if numbers.null_count() else made
+
+    need(term.has_columns)
+    return Term(term.value.map_batches(rows, DOUBLE, is_elementwise=True), DOUBLE, term.unsure)
 
 
 def alike(*terms: Term) -> list[Term]:
@@ -156,8 +177,6 @@ def alike(*terms: Term) -> list[Term]:
 def arithmetic(symbol: str, left: Term, right: Term, *, exact: bool = False) -> Term:
     """Add, subtract or multiply in the wider of the two types; unsure where that overflows, and unless ``exact`` where it might."""
     need(is_number(left.dtype), is_number(right.dtype))
-    if (is_decimal(left.dtype) or is_decimal(right.dtype)) and DOUBLE not in (left.dtype, right.dtype):
-        return _of_decimals(symbol, left, right)
     left, right = alike(left, right)
     dtype, compute = left.dtype, ARITHMETIC[symbol]
     if dtype == DOUBLE:
@@ -181,16 +200,6 @@ def arithmetic(symbol: str, left: Term, right: Term, *, exact: bool = False) -> 
     elif least < low or most > high:
         left, right = left.clip(-_LARGE, _LARGE), right.clip(-_LARGE, _LARGE)
     return Term(value, LONG, any_of(left.unsure, right.unsure), _reach(symbol, left, right))
-
-
-def _of_decimals(symbol: str, left: Term, right: Term) -> Term:
-    """Compute with decimals and integers in a type that holds every result."""
-    dtype = of_arithmetic(symbol, left.dtype, right.dtype)
-    # An integer that is a literal has as many digits as are written, but not inside of a cast.
-    need(not (isinstance(left.constant, int) or isinstance(right.constant, int)))
-    need(left.has_columns or right.has_columns)
-    sides = (side.value.cast(dtype) if side.dtype in INTEGERS else side.value for side in (left, right))
-    return Term(ARITHMETIC[symbol](*sides).cast(dtype), dtype, any_of(left.unsure, right.unsure))
 
 
 def _product(left: Term, right: Term, value: pl.Expr) -> Term:
@@ -256,17 +265,24 @@ def modulo(left: Term, right: Term, *, positive: bool) -> Term:
 
 def negative(term: Term, *, exact: bool = False) -> Term:
     """Change the sign."""
-    need(term.dtype in INTEGERS or term.dtype == DOUBLE)
-    if term.dtype == DOUBLE:
-        return Term(-term.value, DOUBLE, term.unsure)  # 0 - x would lose -0.0
+    need(is_number(term.dtype), _is_short(term))
+    if isinstance(term.constant, Decimal):
+        return literal(term.constant.copy_negate() if term.constant else term.constant, term.dtype)
+    if term.dtype not in INTEGERS:
+        return Term(-term.value, term.dtype, term.unsure)  # 0 - x would lose -0.0
     return arithmetic("-", literal(0, term.dtype), term, exact=exact)
+
+
+def _is_short(term: Term) -> bool:
+    """Whether Spark keeps all digits when it changes a sign: it rounds decimals to 34 then."""
+    return not isinstance(term.dtype, pl.Decimal) or (term.dtype.precision or 38) <= 34
 
 
 def absolute(term: Term) -> Term:
     """Take the sign away."""
-    need(term.dtype in INTEGERS or term.dtype == DOUBLE)
-    if term.dtype == DOUBLE:
-        return Term(term.value.abs(), DOUBLE, term.unsure)
+    need(is_number(term.dtype), _is_short(term))
+    if term.dtype not in INTEGERS:
+        return Term(term.value.abs(), term.dtype, term.unsure)
     low, high = BOUNDS[term.dtype]
     return Term(term.value.abs(), term.dtype, term.clip(low + 1, high).unsure, (0, high))
 
@@ -288,11 +304,13 @@ def among(term: Term, choices: list[Term]) -> Term:
     """Say whether a value is one of some literals; with a null among them the answer is never false."""
     need(all(each.constant is not None or each.dtype == NULL for each in choices))
     term, *choices = alike(term, *choices)
-    need(not is_decimal(term.dtype))
     values = [each.constant for each in choices if each.constant is not None]
     # A long list of doubles is a hash set to Spark, and there -0.0 and 0.0 differ.
     need(bool(values), term.dtype != DOUBLE or 0 not in values)
-    value = term.value.is_in(values)
+    if is_decimal(term.dtype):
+        value = reduce(operator.or_, (term.value == pl.lit(each, dtype=term.dtype) for each in values))
+    else:
+        value = term.value.is_in(values)
     if len(values) < len(choices):
         value = pl.when(value).then(True).otherwise(None)
     return Term(value, BOOLEAN, term.unsure)

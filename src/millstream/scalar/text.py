@@ -8,7 +8,7 @@ from collections.abc import Callable
 import polars as pl
 
 from millstream.scalar.regex import LINES, Pattern, translate
-from millstream.scalar.term import Term, any_of
+from millstream.scalar.term import Term, any_of, literal
 from millstream.scalar.types import BOOLEAN, BOUNDS, INTEGERS, TEXT, Refused, need
 
 _SPECIAL = re.compile(r"[\\^$.|?*+()\[\]{}]")
@@ -40,12 +40,8 @@ def of_text(name: str, given: list[Term], *, exact: bool = False) -> Term:
             )
         case "upper" | "ucase", []:
             return Term(methods.to_uppercase(), TEXT, unsure)
-        case "trim", []:
-            return Term(methods.strip_chars(" "), TEXT, unsure)
-        case "ltrim", []:
-            return Term(methods.strip_chars_start(" "), TEXT, unsure)
-        case "rtrim", []:
-            return Term(methods.strip_chars_end(" "), TEXT, unsure)
+        case "trim" | "ltrim" | "rtrim", []:
+            return trimmed(name, text)
         case "substring" | "substr", [Term(dtype=pl.Int32(), constant=int(first))]:
             return Term(methods.slice(first - (first > 0)), TEXT, unsure)
         case "substring" | "substr", [
@@ -86,6 +82,17 @@ def of_text(name: str, given: list[Term], *, exact: bool = False) -> Term:
     raise Refused
 
 
+def trimmed(name: str, text: Term, characters: Term | None = None) -> Term:
+    """Take characters off both ends of a text, or one: blanks, or those of a literal."""
+    which = " " if characters is None else characters.constant
+    need(text.dtype == TEXT)
+    if not isinstance(which, str):
+        raise Refused
+    methods = text.value.str
+    strip = {"trim": methods.strip_chars, "ltrim": methods.strip_chars_start, "rtrim": methods.strip_chars_end}[name]
+    return Term(strip(which) if which else text.value, TEXT, text.unsure)
+
+
 def matches(text: Term, pattern: Term, *, exact: bool = False) -> Term:
     """Look for a literal pattern in a text."""
     need(text.dtype == TEXT)
@@ -105,6 +112,13 @@ def like(text: Term, pattern: Term) -> Term:
     marks = {"%": ".*", "_": "."}
     regex = "".join(marks.get(each) or pl.escape_regex(each) for each in re.split("([%_])", pattern.constant))
     return Term(text.value.str.contains(rf"(?s)\A{regex}\z"), BOOLEAN, text.unsure)
+
+
+def like_without_case(text: Term, pattern: Term) -> Term:
+    """Match a text with a literal pattern where upper and lower case do not matter."""
+    if not isinstance(pattern.constant, str) or not pattern.constant.isascii():
+        raise Refused
+    return like(of_text("lower", [text]), literal(pattern.constant.lower(), TEXT))
 
 
 def element(array: Term, index: Term, *, first: int, null: bool = False) -> Term:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from decimal import Decimal
+from typing import NamedTuple
 
 import polars as pl
 
@@ -24,7 +25,18 @@ INTEGERS = tuple(BOUNDS)  # from narrow to wide
 _ORDERED = (*INTEGERS, DOUBLE, TEXT, BOOLEAN, DATE, TIMESTAMP, pl.Datetime("us"))
 _DIGITS = dict(zip(INTEGERS, (3, 5, 10, 20), strict=True))
 _MOST = 38
+DECIMALS = ("decimal", "dec", "numeric")
+"""How Spark calls decimals."""
 _DECLARED = re.compile(r"(?:decimal|dec|numeric)(?:\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\))?", re.IGNORECASE)
+
+
+class Span(NamedTuple):
+    """A span of time as it is written: months, or microseconds."""
+
+    months: int
+    micros: int
+    of_days: bool
+    """Whether it is written in days and weeks only: a day that is moved by it stays a day."""
 
 
 class Refused(Exception):
@@ -70,13 +82,25 @@ def of_literal(value: Decimal) -> pl.DataType:
     return _decimal(max(len(digits) - scale, 0), scale)
 
 
-def of_arithmetic(symbol: str, left: pl.DataType, right: pl.DataType) -> pl.DataType:
-    """The type of a sum, a difference or a product of decimals and integers; of a product one side is an integer."""
+def of_arithmetic(symbol: str, left: pl.Decimal, right: pl.Decimal) -> pl.Decimal:
+    """The type of a sum, a difference or a product; where it needs more than 38 digits, one that keeps all behind the point."""
     (above, below), (over, under) = _digits(left), _digits(right)
-    if symbol != "*":
-        return _decimal(max(above, over) + 1, max(below, under))
-    need(not (below and under))
-    return _decimal(above + over + 1, below + under)
+    if symbol == "*":
+        whole, scale = above + over + 1, below + under
+    else:
+        whole, scale = max(above, over) + 1, max(below, under)
+    # Up to 6 digits behind the point Spark keeps, whatever its setting of allowPrecisionLoss.
+    need(whole + scale <= _MOST or scale <= 6)
+    return pl.Decimal(min(whole + scale, _MOST), scale)
+
+
+def of_rounding(dtype: pl.DataType, places: int) -> pl.Decimal:
+    """The type of a decimal that is rounded to some places behind the point: it may have one digit more before it."""
+    need(is_decimal(dtype), places >= 0)
+    above, below = _digits(dtype)
+    scale = min(below, places)
+    need(above + 1 + scale <= _MOST)
+    return pl.Decimal(above + 1 + scale, scale)
 
 
 def wider(left: pl.DataType, right: pl.DataType) -> pl.DataType:
@@ -85,12 +109,17 @@ def wider(left: pl.DataType, right: pl.DataType) -> pl.DataType:
     return _decimal(max(above, over), max(below, under))
 
 
+def digits_of(dtype: pl.DataType) -> int:
+    """How many digits the decimal has that holds any integer of a type."""
+    need(dtype in _DIGITS)
+    return _DIGITS[dtype]
+
+
 def _digits(dtype: pl.DataType) -> tuple[int, int]:
     """How many digits stand before the point and how many behind it."""
     if isinstance(dtype, pl.Decimal):
         return (dtype.precision or _MOST) - dtype.scale, dtype.scale
-    need(dtype in _DIGITS)
-    return _DIGITS[dtype], 0
+    return digits_of(dtype), 0
 
 
 def _decimal(above: int, below: int) -> pl.DataType:
