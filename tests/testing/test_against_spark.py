@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -210,6 +211,44 @@ def test_with_a_session_everything_can_be_tried(
     assert [(row["n"], str(row["total"])) for row in ours.rows("sounds")] == [(2, "3.50")]
     assert ours.rows("words") == [{"enil": "maerts"}]
     assert_a_run_gives_the_same(ours, hard, spark, tmp_path)
+
+
+def money() -> Pipeline:
+    """Decimals read, computed, grouped by and joined, and days moved by spans: none of it takes Spark."""
+    pipeline = Pipeline("money")
+    sales = pipeline.stream("sales", "item long, price decimal(15, 2), discount decimal(15, 2), sold date")
+    items = pipeline.table("items", "item long, kind string, cost decimal(10, 2)", key="item")
+    recent = sales.where("sold >= DATE '2026-03-01' - INTERVAL '1' MONTH AND discount BETWEEN 0.06 - 0.01 AND 0.09")
+    per_item = recent.group_by("item", "discount").agg(charged="sum(price * (1 - discount))", n="count(*)")
+    pipeline.view(
+        "years",
+        sales.group_by("extract(YEAR FROM sold) AS year", "price").agg(n="count(*)", rounded="sum(round(price, 1))"),
+    )
+    joined = per_item.join(items, on="item").select("kind", "charged - cost * n AS gain")
+    pipeline.view("gains", joined.group_by("kind").agg(gain="sum(gain)", best="max(gain)"))
+    return pipeline
+
+
+def test_money_needs_no_spark(spark: SparkSession, tmp_path: Path, trial: Callable[..., Trial]) -> None:
+    ours = trial(money())
+    ours.feed("items", [{"item": 1, "kind": "a", "cost": 1.5}, {"item": 2, "kind": "b", "cost": "0.25"}])
+    ours.feed(
+        "sales",
+        [{"item": 1, "price": 10.05, "discount": 0.05, "sold": "2026-02-01"}, {"item": 1, "price": True}, b"nonsense"],
+    )
+    ours.feed(
+        "sales",
+        [
+            {"item": 2, "price": "99.99", "discount": "0.07", "sold": "2026-02-03"},
+            {"item": 2, "price": 10.05, "sold": "2024-02-29"},
+        ],
+    )
+    ours.feed("items", [{"item": 1, "kind": "b", "cost": 2}])
+    ours.crash()
+    ours.close()
+    assert ours.rows("gains") == [{"kind": "b", "gain": Decimal("100.2882"), "best": Decimal("92.7407")}]
+    assert len(ours.rejected("sales")) == 2
+    assert_a_run_gives_the_same(ours, money, spark, tmp_path)
 
 
 # record by record
