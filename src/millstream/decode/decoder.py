@@ -89,8 +89,8 @@ class Records(NamedTuple):
 class Decoder:
     """Decodes and packs what it can of a pipeline's records.
 
-    ``utc`` says that the session's time zone is UTC, which is what a time without a zone is in. ``aside`` is the folder in which who
-    sends its chunks lays large ones.
+    ``utc`` says that the session's time zone is UTC, which is what a time without a zone is in. ``aside`` is the folder to which
+    the sender of its chunks writes large ones.
     """
 
     def __init__(self, admission: Admission, *, utc: bool, aside: str = "") -> None:
@@ -145,7 +145,7 @@ class Decoder:
         return Gate(before, before) if feed.judged and not self.admission.chain.staged(feed) else None
 
     def leave(self, topic: str, partition: int, gate: Gate) -> list[Chunk]:
-        """What is to be said at the end of a partition's records."""
+        """The marks that follow a partition's last record."""
         return list(self.admission.leave_gate(self._feed(topic), partition, gate))
 
     def _feed(self, topic: str) -> Feed:
@@ -240,7 +240,7 @@ class FeedDecoder:
             self.used.add(source.time.column)
 
     def decode(self, partition: int, records: Records) -> tuple[pl.DataFrame, Booleans]:
-        """What admission gets of the records that need no Spark; and which ones do."""
+        """The rows for admission of the records that need no Spark, and a mask of the records that do."""
         found, left = self._values(records)
         at = np.flatnonzero(~left)
         base = self._base(partition, records, found, at)

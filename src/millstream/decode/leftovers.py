@@ -47,7 +47,7 @@ def to_records(records: Sequence[Record]) -> Records:
 
 @dataclass
 class _Sorted:
-    """What became of records: rows to decode again with what they lacked, rejects and heartbeats."""
+    """Records by their kind: rows to decode again with the columns that they lacked, rejects and heartbeats."""
 
     rows: list[Record] = field(default_factory=list)
     deleted: list[bool] = field(default_factory=list)
@@ -55,7 +55,7 @@ class _Sorted:
 
 
 def judge(decoder: FeedDecoder, pipeline: str, partition: int, records: Sequence[Record]) -> pl.DataFrame:
-    """What admission gets of records that the decoder left."""
+    """The rows for admission of records that the decoder left."""
     source = decoder.feed.source
     found = _Sorted()
     for record in records:
@@ -115,7 +115,7 @@ def _value(source: Source, record: Record) -> tuple[str | None, dict[str, Any] |
 
 
 class _Repeated(Exception):
-    """A field that is said twice."""
+    """An object has a field twice."""
 
 
 def _once(pairs: list[tuple[str, Any]]) -> None:

@@ -6,7 +6,7 @@ Each room uses only those before it:
 - ``state``: what is kept of a bucket between batches;
 - ``aggregates``: what aggregates are made of;
 - ``exchange``: what goes from stage to stage, and to the driver;
-- :mod:`~millstream.kernel.watermarks` and :mod:`~millstream.kernel.kernel`: what a kernel is and is told;
+- :mod:`~millstream.kernel.watermarks` and :mod:`~millstream.kernel.kernel`: what a kernel is, and its watermarks;
 - ``operators``: the kernels themselves, a file each;
 - ``admission``: which records come in, by which entrance;
 - :mod:`~millstream.kernel.host`: runs the stages.

@@ -50,7 +50,7 @@ class Host:
 
     def __post_init__(self) -> None:
         self.admission = Admission(self.chain)
-        for each in self.chain.operators:  # in the order of their numbers, so that who makes rows comes first
+        for each in self.chain.operators:  # in the order of their numbers: the makers of rows come first
             if each.step is not None:
                 self._followers.setdefault(each.step, []).append(each.number)
 
@@ -194,7 +194,7 @@ class Host:
         return self._kernels[number]
 
     def _marks(self, operator: Operator, meta: Meta, bucket: int) -> list[int]:
-        """For each input the least of what all its parts have said; one that has said nothing holds everything back."""
+        """For each input the least mark of its parts; a part without a mark holds everything back."""
         return [self._mark(number, operator, meta, bucket) for number in operator.inputs]
 
     def _mark(self, number: int, taker: Operator, meta: Meta, bucket: int) -> int:
@@ -202,7 +202,7 @@ class Host:
             parts: Iterable[int] = range(self.partitions[number])
         else:
             maker, _ = self._kernel(number)
-            if maker.passes:  # its marks come as those of who made its rows
+            if maker.passes:  # its marks bear the name of the operator that made its rows
                 return min(self._mark(each, taker, meta, bucket) for each in maker.inputs)
             # In one step, rows of a bucket come from that bucket alone.
             near = maker.leader == taker.leader

@@ -64,7 +64,7 @@ class PassingKernel(Protocol):
 
 
 class Kernel(Protocol):
-    """A kernel; see :mod:`millstream.kernel.host` for who calls it."""
+    """A kernel; its caller is :mod:`millstream.kernel.host`."""
 
     @property
     def step(self) -> Callable[..., pl.DataFrame | None]:

@@ -1,7 +1,7 @@
 """The algebra of weighted rows: a change is a set of rows, each with how often it appears or, below zero, disappears.
 
 A frame without :data:`WEIGHT` is of rows that appear once. Rows are equal if all their columns are, where null equals null and NaN
-equals NaN. What is said twice of a row adds up, and what cancels out is gone: so it does not matter in what order changes come.
+equals NaN. Weights of equal rows add up, and a row of weight zero is gone. So the order of changes does not matter.
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ def common(terms: Sequence[Term]) -> pl.DataType:
 
 
 def widen(term: Term, dtype: pl.DataType) -> Term:
-    """Bring a value to a type of which :func:`common` said that it fits."""
+    """Bring a value to a type that :func:`common` found for it."""
     if term.dtype == dtype:
         return term
     if term.dtype == NULL:
