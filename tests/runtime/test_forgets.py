@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient
 from millstream.errors import CheckpointMismatch, PipelineError, SinkForgot, SinkUnavailable
 from millstream.log import open_log
 from millstream.log.kafka.engine import KafkaLog
-from millstream.log.kafka.write import SEQUENCES
+from millstream.log.kafka.sequence import SEQUENCES
 from millstream.relation.nodes import Place
 from millstream.relation.sinks import Mode, SinkDefinition
 from millstream.runtime.ownership import clear_sinks, open_sinks
