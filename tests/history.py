@@ -39,7 +39,7 @@ class Line(NamedTuple):
     type: Literal["invoke", "ok", "fail", "info"]
     producer: str
     sequence: int
-    count: int
+    count: int  # type: ignore[assignment]  # of a tuple too, but nobody counts in one
     partitions: tuple[int, ...] = ()
     offsets: tuple[int, ...] = ()
 
@@ -94,9 +94,9 @@ def check(lines: Iterable[Line], records: Iterable[Stored], *, dense: bool = Tru
             problems.append(Problem("duplicated", f"{value(*event)} at {found}"))
     present = Counter(event[:2] for event in places)
     for (producer, sequence), count in counts.items():
-        found = present[producer, sequence]
-        if 0 < found < count:
-            problems.append(Problem("torn", f"{producer}:{sequence} has {found} of {count}"))
+        there = present[producer, sequence]
+        if 0 < there < count:
+            problems.append(Problem("torn", f"{producer}:{sequence} has {there} of {count}"))
         # A repeat after a failure opens the question again, so only failures alone are certain.
         if found and outcomes[producer, sequence] <= {"invoke", "fail"} and _all_failed(lines, producer, sequence):
             problems.append(Problem("aborted", f"{producer}:{sequence} failed, and {found} of it are there"))

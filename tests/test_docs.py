@@ -20,7 +20,7 @@ import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
 import pytest
@@ -208,7 +208,7 @@ def test_every_page_is_in_the_navigation_of_the_site() -> None:
 # the reference
 
 
-def load_tool() -> object:
+def load_tool() -> Any:
     spec = importlib.util.spec_from_file_location("cli_reference", ROOT / "tools" / "cli_reference.py")
     assert spec is not None
     assert spec.loader is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from typing import Any
 
 import pytest
 
@@ -43,7 +44,7 @@ def test_an_error_inherits_as_drawn(name: str) -> None:
 
 @pytest.mark.parametrize("kind", CLASSES.values(), ids=list(CLASSES))
 def test_one_class_catches_all_and_the_hint_is_shown(kind: type[MillstreamError]) -> None:
-    more = {"missing": (3, 5)} if issubclass(kind, OffsetOutOfRange) else {}
+    more: dict[str, Any] = {"missing": (3, 5)} if issubclass(kind, OffsetOutOfRange) else {}
     error = kind("it broke", hint="mend it", **more)
     assert isinstance(error, MillstreamError)
     assert (error.message, error.hint) == ("it broke", "mend it")

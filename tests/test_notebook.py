@@ -77,7 +77,8 @@ def test_a_view_shows_its_first_rows_batch_and_watermark(full: tuple[Trial, Pipe
 def test_what_stands_in_a_row_is_never_markup(full: tuple[Trial, Pipeline]) -> None:
     ours, held = full
     ours.feed("clicks", [EVIL.encode()])
-    for what in (held.views["per_minute"], held.streams["clicks"]):
+    shows: list[Any] = [held.views["per_minute"], held.streams["clicks"]]
+    for what in shows:
         html = what._repr_html_()
         assert "<script" not in html
         assert "&lt;script&gt;alert(" in html
@@ -87,7 +88,8 @@ def test_what_stands_in_a_definition_is_never_markup() -> None:
     pipeline = Pipeline("odd", log=f"sqlite:{EVIL}", to=f"sqlite:{EVIL}")
     odd = pipeline.stream("odd", "`<b>x</b>` long, s string")
     view = pipeline.view("v", odd.where(f's = "{EVIL}"'))
-    for what in (pipeline, odd, odd.where(f's = "{EVIL}"'), view):
+    shows: list[Any] = [pipeline, odd, odd.where(f's = "{EVIL}"'), view]
+    for what in shows:
         shown(what)
         assert "<script" not in what._repr_html_()
         assert "<b>x" not in what._repr_html_()

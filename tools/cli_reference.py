@@ -26,7 +26,7 @@ What they default to: [configuration](configuration.md). What errors mean: [erro
 def commands(command: click.Command, parent: click.Context | None = None) -> Iterator[tuple[str, click.Context]]:
     """Give every command with its full name, a group before its commands."""
     name = command.name if parent else "millstream"
-    settings = command.context_settings | {"terminal_width": WIDTH, "max_content_width": WIDTH}
+    settings = {**command.context_settings, "terminal_width": WIDTH, "max_content_width": WIDTH}
     context = click.Context(command, info_name=name, parent=parent, **settings)
     yield context.command_path, context
     if isinstance(command, click.Group):

@@ -70,7 +70,7 @@ def names(package: str) -> list[str]:
     ]
 
 
-class Doctests(Extension):
+class Doctests(Extension):  # type: ignore[misc]
     """Examples in docstrings are code, which Markdown does not know by their ``>>>``."""
 
     def on_object(self, *, obj: Object, **_: Any) -> None:

@@ -12,7 +12,7 @@ import struct
 import sys
 import termios
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -217,7 +217,8 @@ def test_a_report_that_fails_is_told_once_and_ends_nothing(caplog: pytest.LogCap
     assert [each.getMessage() for each in caplog.records] == [
         "a progress report failed, the run goes on: BrokenPipeError('p')"
     ]
-    guarded(None)(Progress("p"))
+    silent: Callable[[Progress], None] = guarded(None)
+    silent(Progress("p"))
 
 
 @pytest.mark.parametrize("as_json", [True, False])

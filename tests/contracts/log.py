@@ -221,12 +221,12 @@ class LogContract:
     @pytest.mark.parametrize(
         "wrong",
         [
-            Event("text"),
-            Event(b"x", "text"),
+            Event("text"),  # type: ignore[arg-type]
+            Event(b"x", "text"),  # type: ignore[arg-type]
             Event(b"x", time=datetime(2026, 1, 1)),
-            Event(b"x", headers=(("a", "b"),)),
+            Event(b"x", headers=(("a", "b"),)),  # type: ignore[arg-type]
         ],
-    )  # type: ignore[arg-type]
+    )
     def test_what_is_not_bytes_or_has_no_zone_is_refused(self, log: Log, topic: str, wrong: Event) -> None:
         with pytest.raises(BadEvent):
             log.append(topic, [wrong])

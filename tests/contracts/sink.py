@@ -109,7 +109,7 @@ class SinkContract:
         assert sent() == dict(list(rows.items())[6_001:])
 
     def test_names_are_data_whatever_they_hold(self, sink: Sink, sent: Callable[[], Rows]) -> None:
-        odd = {'"; DROP\n': (1, 1.0), "ü\t漢": (2, 2.0), "": (3, 3.0), "{}": (4, 4.0), "\x00": (5, 5.0)}
+        odd: Rows = {'"; DROP\n': (1, 1.0), "ü\t漢": (2, 2.0), "": (3, 3.0), "{}": (4, 4.0), "\x00": (5, 5.0)}
         send(sink, 1, odd)
         assert sent() == odd
         send(sink, 2, {}, gone=tuple(odd)[1:])

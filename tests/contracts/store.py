@@ -463,7 +463,7 @@ class StoreContract:
     # rows that a store cannot hold
 
     @pytest.fixture
-    def odd(self, writer: StoreWriter) -> Callable[..., None]:
+    def odd(self, writer: StoreWriter) -> Callable[..., object]:
         """Commits changes of the odd views, one batch after the other."""
         fence, number = writer.claim("odd"), itertools.count()
         writer.prepare("odd", FINGERPRINT, [ODD, ODD_BAG, ODD_FACTS])

@@ -338,7 +338,7 @@ def _deduplicate(author: Author, plan: Plan) -> Plan:
         raise Unfit
     ids, within = author.keys(plan, 2, 1), author.chance.choice((None, 8, 15))
     return Plan(
-        plan.relation.deduplicate(ids, within and timedelta(seconds=within)),
+        plan.relation.deduplicate(ids, timedelta(seconds=within) if within else None),
         plan.kinds,
         means.deduplicate(plan.meaning, ids, within and within * SECOND, plan.time),
         once=True,
@@ -394,7 +394,8 @@ def _union(author: Author, plan: Plan) -> Plan:
     if len(shared) < len(plan.kinds):
         below = means.select(plan.meaning, {name: lambda row, name=name: row[name] for name in shared})  # type: ignore[misc]
         plan = replace(plan, relation=plan.relation.select(*shared), kinds=shared, meaning=below)
-    written, columns = [], {}
+    written: list[str] = []
+    columns: dict[str, Callable[[dict[str, Any]], Any]] = {}
     for name, kind in plan.kinds.items():
         same = other.time if name == plan.time and other.time else author.one(other.of(kind))
         if name.startswith("window_") and same != name:

@@ -70,7 +70,8 @@ def some_records(chance: Random, count: int = 30) -> list[Rec]:
         bad = beat = None
         if chance.random() < 0.1:
             bad = chance.choice(("not JSON", ""))
-            values = chance.choice((values, {"v": None}))
+            nothing: dict[str, object] = {"v": None}
+            values = chance.choice((values, nothing))
         elif chance.random() < 0.15:
             beat, values = chance.choice((now, now + 1, at, now + 20 * SECOND, IGNORED)), {}
         made.append(Rec(0, part, following[part], append, values, bad, beat))

@@ -12,6 +12,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from millstream.plan.spec import Hold, Horizon, Order, Top
+from millstream.relation.nodes import Ties
 from tests.kernel.alone import SECOND, TYPES, Alone, Row, Script, any_row
 from tests.kernel.local import STAMP, hashable
 from tests.kernel.operators.test_top import first, grouped
@@ -46,7 +47,8 @@ def running(alone: Alone, script: Script) -> Iterator[list[Row]]:
 def check_top(chance: Random, lateness: int = 0, deletes: bool = False) -> None:
     """The first rows of each window that is over are shown, and no others; without late ones each once."""
     order, keys = (Order("i", chance.random() < 0.5),), chance.choice((("e",), ("k", "e")))
-    count, ties = chance.choice((1, 2)), chance.choice((None, "rank", "dense_rank"))
+    ranked: tuple[Ties | None, ...] = (None, "rank", "dense_rank")
+    count, ties = chance.choice((1, 2)), chance.choice(ranked)
     spec = Top(
         keys, COLUMNS, order, count, Horizon("e", lateness), not deletes, ties=ties, emit="final", lateness=lateness
     )

@@ -46,7 +46,8 @@ def left_side(chance: Random, kind: str) -> tuple[Node, dict[str, int]]:
 def random_log(chance: Random, chain: Chain, partitions: int) -> list[Rec]:
     """Records of all topics in the order of their appends; the table is ahead of the streams, or behind them."""
     following: Counter[Any] = Counter()
-    log, now = [], 1000 * SECOND
+    log: list[Rec] = []
+    now = 1000 * SECOND
     for _ in range(chance.randint(10, 15 * len(chain.feeds))):
         now += chance.choice((0, 0, 1, 1, 2)) * SECOND
         feed = chance.choice(chain.feeds)

@@ -23,6 +23,7 @@ from millstream.kernel import host
 from millstream.kernel.arrow import from_bytes, to_bytes
 from millstream.kernel.exchange import chunk
 from millstream.kernel.kernel import Kernel, State
+from millstream.kernel.operators.kernel_of import kernel_of
 from millstream.kernel.state.segments import PLACE, Table
 from millstream.kernel.state.store import Memory, Meta
 from millstream.plan import spec as specs
@@ -97,7 +98,7 @@ def check(chance: Random, few: bool = False, windows: bool = False) -> None:
     views = views_of(chance, Author(chance, declared, few, windows))
     log = random_log(chance, declared, partitions, chance.choice((8, 25, 45)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(host, "kernel_of", in_time(host.kernel_of))
+        patch.setattr(host, "kernel_of", in_time(kernel_of))
         patch.setattr(chunk, "PIECE", chance.choice((300, chunk.PIECE)))
         chain = chain_of(views, chance.choice((1, 2, 5)), chance.choice((1, 2)))
         local = running(chain, partitions, chance.randrange(100))
@@ -148,7 +149,7 @@ def in_time(usual: Callable[[specs.Spec], Kernel]) -> Callable[[specs.Spec], Ker
                     assert least is None or least >= before - late, f"{spec}: older than its mark"  # type: ignore[operator]
             return step(state, *frames)
 
-        kernel.step = checked  # type: ignore[misc, attr-defined]
+        kernel.step = checked  # type: ignore[misc]
         return kernel
 
     return made

@@ -89,7 +89,7 @@ def alone(name: str) -> dict[str, Any]:
     """Run a function of this module in a process of its own; give what it gives."""
     code = f"import json; from tests.kernel import test_skew; print(json.dumps(test_skew.{name}()))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def join_streams() -> dict[str, Any]:
@@ -133,6 +133,7 @@ def wide_pairs(rows: int = 1_150, partners: int = 1_000, width: int = 80) -> dic
     kernel = kernel_of(specs.TableJoin("inner", 1, ("a",), ("b",)))
     measure = Measure()
     made = kernel.step(State(Memory(), Meta(), NEVER, NEVER, left.schema, sides=sides), left, right)
+    assert made is not None
     port = Port(DRIVER, 1, (("a", "a"), ("b", "b")))
     sizes = [len(each.data) for each in send(made, port)]
     return {"pairs": made.height, "most": max(sizes), "sent": sum(sizes), "grown": measure.grown}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 
 import pytest
@@ -41,7 +42,7 @@ def records(size: int, high: int = 9, seed: int = 1) -> list[Rec]:
 class Seen(Local):
     """A chain that remembers what reached the sink."""
 
-    def _sink(self, chunks: list[Chunk]) -> None:
+    def _sink(self, chunks: Sequence[Chunk]) -> None:
         self.reached = [(chunk.target, chunk.kind) for chunk in chunks]
         super()._sink(chunks)
 
@@ -78,7 +79,9 @@ def test_what_only_spark_can_compute_of_them_goes_on_to_it() -> None:
 @pytest.mark.parametrize("name", VIEWS)
 def test_only_ports_of_such_views_change(name: str) -> None:
     before, after = chain(*VIEWS), chain(*VIEWS).unread([name])
-    marked = [port for maker in (*after.feeds, *after.operators) for port in maker.ports if port.unread is not None]
+    ports = [port for feed in after.feeds for port in feed.ports]
+    ports += [port for operator in after.operators for port in operator.ports]
+    marked = [port for port in ports if port.unread is not None]
     assert [(port.stage, port.unread.name) for port in marked if port.unread] == [(DRIVER, name)]
     assert before.unread([]) == before
     assert after.outputs == before.outputs

@@ -22,7 +22,7 @@ from millstream.kernel.operators.passthrough import PassKernel
 from millstream.kernel.operators.session import SessionKernel
 from millstream.kernel.operators.top import Ranks, TopKernel
 from millstream.plan.spec import Order
-from millstream.relation.nodes import Frame
+from millstream.relation.nodes import Frame, Look
 from tests.kernel import test_final
 from tests.kernel.aggregates import test_time_windows
 from tests.kernel.alone import SECOND
@@ -52,7 +52,7 @@ def ranks(chance: Random) -> None:
 def frames(chance: Random, *names: str, over: Frame = NEAR) -> None:
     """The check of aggregates over a frame."""
     looks = tuple(
-        test_over.Look(name, function, arguments, over, fraction=0.5)  # type: ignore[arg-type]
+        Look(name, function, arguments, over, fraction=0.5)  # type: ignore[arg-type]
         for name, function, arguments in test_over.AGGREGATES
         if name in names
     )
@@ -104,7 +104,7 @@ MUTANTS = [
     # ranks and frames
     Mutant("peers are ranked by their place", window_functions.called, "layout.peers_first - layout.first + 1", "at - layout.first + 1", ranks),
     Mutant("the row before is of another group", window_functions.called, "(other >= layout.first) & (other < layout.end)", "(other >= 0) & (other < len(at))", ranks),
-    Mutant("a frame leaves out its last row", Layout.frames, "at + frame.after + 1", "at + frame.after", partial(by_time, calls=(test_over.Look("n", "count", (), Frame("rows", 1, 1)),))),
+    Mutant("a frame leaves out its last row", Layout.frames, "at + frame.after + 1", "at + frame.after", partial(by_time, calls=(Look("n", "count", (), Frame("rows", 1, 1)),))),
     Mutant("a distance leaves out its end", Layout._ranges, "frame.after + 1", "frame.after", lambda chance: frames(chance, "n", "whole"), seed=7),
     Mutant("what is far too large leaves traces", sum_double.between, "zip(running[i], running[j], strict=True)", "zip(running[0], running[j], strict=True)", summed, seed=7),
     Mutant("the least is the greatest", window_functions._extreme, "sign = 1 if greatest else -1", "sign = 1", lambda chance: frames(chance, "least")),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 import polars as pl
 import pytest
@@ -22,7 +23,7 @@ ROWS = st.lists(
 )
 
 
-def rows_of(values: list[tuple[float | None, str | None]]) -> pl.DataFrame:
+def rows_of(values: Sequence[tuple[float | None, str | None]]) -> pl.DataFrame:
     return pl.DataFrame(values, schema=TYPES, orient="row")
 
 

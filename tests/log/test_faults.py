@@ -110,11 +110,11 @@ def test_killed_writers_lose_tear_repeat_and_reorder_nothing(tmp_path: Path) -> 
         for child, _ in running.values():
             child.kill()
             child.wait(30)
-    history = [line for path in histories for line in load(path)]
+    told = [line for path in histories for line in load(path)]
     with SqliteLog(path, create=False) as log:
-        assert check(history, stored(read_all(log, "t"))) == []
+        assert check(told, stored(read_all(log, "t"))) == []
         assert sound(log)
-        acknowledged = [(line.producer, line.sequence) for line in history if line.type == "ok"]
+        acknowledged = [(line.producer, line.sequence) for line in told if line.type == "ok"]
         assert len(set(acknowledged)) >= 50
         assert len(acknowledged) > len(set(acknowledged))  # a repeat after a restart was acknowledged again
         for producer in "abc":
@@ -122,7 +122,7 @@ def test_killed_writers_lose_tear_repeat_and_reorder_nothing(tmp_path: Path) -> 
             assert log.last_sequence("t", producer) in (last, last + 1)
             ack = log.append("t", batch(producer, last), producer=producer, sequence=last)
             assert ack.duplicate
-        assert check(history, stored(read_all(log, "t"))) == []
+        assert check(told, stored(read_all(log, "t"))) == []
 
 
 # failpoints

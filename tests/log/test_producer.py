@@ -42,7 +42,13 @@ class SwitchedLog(SqliteLog):
             self.permits.release()
 
     def append(
-        self, topic: str, events: Sequence[Event], *, producer: str | None = None, sequence: int | None = None
+        self,
+        topic: str,
+        events: Sequence[Event],
+        *,
+        producer: str | None = None,
+        sequence: int | None = None,
+        own: bool = False,
     ) -> Ack:
         self.waiting.set()
         if not self.permits.acquire(timeout=30):
@@ -52,7 +58,7 @@ class SwitchedLog(SqliteLog):
         if self.away:
             self.away -= 1
             raise LogUnavailable("switched off")
-        ack = super().append(topic, events, producer=producer, sequence=sequence)
+        ack = super().append(topic, events, producer=producer, sequence=sequence, own=own)
         if self.lost_acknowledgements:
             self.lost_acknowledgements -= 1
             raise LogUnavailable("the acknowledgement was lost")

@@ -12,6 +12,7 @@ from millstream.explain.explain import explain_chain
 from millstream.frame import rows, span
 from millstream.plan import build as chains
 from millstream.plan.build import Chain, ViewPlan, build_chain
+from millstream.plan.chain import Feed, Operator
 from millstream.plan.spec import Reduce
 from millstream.plan.state_layout import layout
 from millstream.relation.properties import has_window
@@ -153,7 +154,8 @@ def test_a_join_runs_beside_its_sides(name: str) -> None:
     kernels = [each for each in made.operators if not each.passes]
     assert {(each.stage, each.leader) for each in kernels} == {(1, kernels[0].number)}
     assert join.step == kernels[0].number
-    for maker in (*made.feeds, *made.operators):
+    makers: list[Feed | Operator] = [*made.feeds, *made.operators]
+    for maker in makers:
         for port in maker.ports:
             if port.target in {each.number for each in kernels} and maker not in kernels:
                 assert (port.leader, port.buckets) == (join.step, 4)

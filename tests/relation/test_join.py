@@ -10,6 +10,7 @@ import pytest
 from millstream import Pipeline, Relation
 from millstream.errors import PlanError
 from millstream.plan.build import Chain, Port, ViewPlan, build_chain
+from millstream.plan.chain import Feed, Operator
 from millstream.plan.spec import AsOfJoin, IntervalJoin, LatestJoin, Reduce, TableJoin, Top
 from millstream.relation.fingerprint import fingerprint
 from millstream.relation.nodes import Equality, Join
@@ -38,7 +39,7 @@ def chain_of(relation: Relation, emit: Any = "changes") -> Chain:
 
 
 def port_to(chain: Chain, target: int, side: int) -> Port:
-    makers = (*chain.feeds, *chain.operators)
+    makers: list[Feed | Operator] = [*chain.feeds, *chain.operators]
     return next(port for each in makers for port in each.ports if (port.target, port.side) == (target, side))
 
 
@@ -101,9 +102,9 @@ def test_a_relation_can_be_named_to_be_joined_with_itself() -> None:
         (lambda: VIEWS.select("user_id").join(SALES, on="user_id = buyer", within="1 hour"), "the left stream has no event time"),
         (lambda: VIEWS.join(SALES, on="user_id = buyer", how="semi", within="1 hour"), "is for two tables, or for streams without within="),
         (lambda: VIEWS.join(SALES, on="user_id = buyer", within=("1 hour", "0s")), "the first of within to be the lower"),
-        (lambda: VIEWS.join(SALES, on="user_id = buyer", within=("1 hour",)), "a duration or two of them"),
+        (lambda: VIEWS.join(SALES, on="user_id = buyer", within=("1 hour",)), "a duration or two of them"),  # type: ignore[arg-type]
         (lambda: ORDERS.join(SPENT, on="user_id", within="1 hour"), "two tables .* found within"),
-        (lambda: USERS.join(ORDERS, on="users.id = user_id", how="outside"), "one of inner, left"),
+        (lambda: USERS.join(ORDERS, on="users.id = user_id", how="outside"), "one of inner, left"),  # type: ignore[arg-type]
         (lambda: USERS.join(ORDERS, on="users.id = user_id"), "both sides have a column id"),
         (lambda: USERS.join(SPENT, on="id > user_id"), "found `id > user_id`"),
         (lambda: USERS.join(SPENT, on="id = user_id OR id = 3"), "found `id = user_id OR id = 3`"),
@@ -116,9 +117,9 @@ def test_a_relation_can_be_named_to_be_joined_with_itself() -> None:
         (lambda: USERS.join(SPENT, on="id = "), "expected equalities"),
         (lambda: USERS.join(SPENT, on=""), "expected equalities"),
         (lambda: USERS.join(SPENT, on=[]), "at least one equality"),
-        (lambda: USERS.join(SPENT, on=3), "text or a list of texts; found 3"),
-        (lambda: USERS.join(SPENT, on=[3]), "on to be text; found 3"),
-        (lambda: USERS.join("spent", on="id"), "expected a relation"),
+        (lambda: USERS.join(SPENT, on=3), "text or a list of texts; found 3"),  # type: ignore[arg-type]
+        (lambda: USERS.join(SPENT, on=[3]), "on to be text; found 3"),  # type: ignore[list-item]
+        (lambda: USERS.join("spent", on="id"), "expected a relation"),  # type: ignore[arg-type]
         (lambda: VIEWS.join(USERS, on="user_id = id", as_of="at").join(USERS.select("id AS i"), on="user_id = i", latest=True), "may be taken back"),
     ],
 )  # fmt: skip
@@ -253,7 +254,8 @@ def test_a_window_behind_joins_has_marks_all_the_way_and_the_most_lateness() -> 
     assert (type(as_of.spec), type(interval.spec), type(window.spec)) == (AsOfJoin, IntervalJoin, Reduce)
     assert [each.stage for each in chain.operators] == [1, 1, 2]
     assert interval.step == as_of.number
-    marks = {(port.target, port.side): port.marks for each in (*chain.feeds, *chain.operators) for port in each.ports}
+    makers: list[Feed | Operator] = [*chain.feeds, *chain.operators]
+    marks = {(port.target, port.side): port.marks for each in makers for port in each.ports}
     assert marks[as_of.number, 0]
     assert not marks[as_of.number, 1]
     assert marks[interval.number, 0]

@@ -215,9 +215,9 @@ CHANGED = CLICKS.select("page", "at + INTERVAL 1 DAY AS at")
         (lambda: CLICKS.select("page AS `a``b`"), "a backquote in a name", ""),
         (lambda: CLICKS["page"], "a relation has no ['page']", "expressions are text"),
         (lambda: CLICKS.top(1, "at", "page").group_by(tumbling("at", "1m")), "of the first rows of clicks", "deduplicate("),
-        (lambda: ONE.join(USERS, "id", how="innr"), "found 'innr'", 'did you mean how="inner"?'),
-        (lambda: ONE.join(USERS.group_by("id"), "id"), "expected a relation", "after group_by comes .agg(…)"),
-        (lambda: ONE.join(pl.DataFrame(), "id"), "expected a relation", "pipeline.table(…)"),
+        (lambda: ONE.join(USERS, "id", how="innr"), "found 'innr'", 'did you mean how="inner"?'),  # type: ignore[arg-type]
+        (lambda: ONE.join(USERS.group_by("id"), "id"), "expected a relation", "after group_by comes .agg(…)"),  # type: ignore[arg-type]
+        (lambda: ONE.join(pl.DataFrame(), "id"), "expected a relation", "pipeline.table(…)"),  # type: ignore[arg-type]
     ],
 )  # fmt: skip
 def test_what_does_not_hold_together_is_refused_in_its_line(build: Any, message: str, hint: str) -> None:

@@ -151,7 +151,7 @@ def test_final_windows_are_never_taken_back_unless_late_ones_amend_them(clicks: 
             assert is_insert_only(relation.node, "final") is final
             assert not is_insert_only(relation.node)
             for emit in ("changes", "final"):
-                spec = spec_of(relation.top(1, by="n DESC", per="page"), emit)  # type: ignore[arg-type]
+                spec = spec_of(relation.top(1, by="n DESC", per="page"), emit)
                 assert isinstance(spec, Top)
                 assert spec.insert_only is (final and emit == "final")
         assert not is_insert_only(counted.join(users, "page = country", "left").node, "final")
@@ -334,7 +334,7 @@ def test_windows_side_by_side_need_no_kernel_and_a_top_of_them_gets_the_first_al
         (operator,) = chain.operators
         late = 5_000_000 if emit == "final" else 0
         horizon = Horizon("s", 65_000_000)
-        assert operator.spec == Top(("s",), ("n", "s"), (Order("n", True),), 1, horizon, emit=emit, lateness=late)  # type: ignore[arg-type]
+        assert operator.spec == Top(("s",), ("n", "s"), (Order("n", True),), 1, horizon, emit=emit, lateness=late)
         assert [port.first for port in chain.feeds[0].ports] == [replace(operator.spec, retract=True)]
 
 

@@ -45,7 +45,7 @@ class Clients:
     def __init__(self, folder: Path) -> None:
         self.folder, self.over = folder, threading.Event()
         self.balances: Counter[int] = Counter()
-        self.seen: dict[int, tuple[int, int, int]] = {}
+        self.seen: dict[int, tuple[int, int, int, str]] = {}
         self.errors: list[BaseException] = []
 
     def move(self) -> None:

@@ -181,7 +181,7 @@ def test_workers_that_cannot_run_us_are_refused_at_the_start(
     stale = tmp_path / "stale" / "polars-0.0.7.dist-info"
     stale.mkdir(parents=True)
     (stale / "METADATA").write_text("Metadata-Version: 2.1\nName: polars\nVersion: 0.0.7\n")
-    cases = (
+    cases: tuple[tuple[tuple[str, ...], dict[str, str], str], ...] = (
         ((), {"PYSPARK_PYTHON": str(bare / "bin" / "python")}, "cannot run Millstream: their Python has no "),
         (("--conf", f"spark.executorEnv.PYTHONPATH={stale.parent}"), {}, ": found polars 0.0.7, expected "),
     )

@@ -86,12 +86,12 @@ def test_a_pipeline_on_kafka_has_the_views_it_has_on_the_embedded_log_and_names_
     made = pipeline("kafka", tmp_path, kafka.url, made_topics[0])
     with open_log(kafka.url) as log:
         assert isinstance(log, KafkaLog)
-        before = log.bounds(made_topics[0])[0].end
+        end = log.bounds(made_topics[0])[0].end
         log.append(made_topics[0], clicks(300, 100))
-        place = confluent_kafka.TopicPartition(made_topics[0], 0, before + 2)
+        place = confluent_kafka.TopicPartition(made_topics[0], 0, end + 2)
         for future in log.admin.delete_records([place]).values():
             future.result(10)
-    with pytest.raises(OffsetOutOfRange, match=f"partition 0: offsets {before} to {before + 1} are gone") as caught:
+    with pytest.raises(OffsetOutOfRange, match=f"partition 0: offsets {end} to {end + 1} are gone") as caught:
         run(made, spark=spark, once=True)
-    assert caught.value.missing == (before, before + 2)
+    assert caught.value.missing == (end, end + 2)
     assert "--rebuild" in caught.value.hint

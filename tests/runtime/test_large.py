@@ -17,7 +17,8 @@ from millstream.log.archive import Archive
 from millstream.log.embedded.file import MOST_BYTES
 from millstream.pipeline import Pipeline
 from millstream.runtime.run import Progress, run
-from millstream.spark.source import Options, StreamReader, Task
+from millstream.spark.options import Options
+from millstream.spark.source import StreamReader, Task
 from millstream.store import open_reader
 from tests.contracts.log import name
 

@@ -6,6 +6,7 @@ import json
 import random
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 from pyspark.sql import SparkSession
@@ -32,7 +33,7 @@ def pipeline(folder: Path) -> Pipeline:
         checkpoint=str(folder / "checkpoint"),
         buckets=4,
     )
-    seen = {"delay": "20 seconds", "lateness": "30 seconds", "late": "correct"}
+    seen: dict[str, Any] = {"delay": "20 seconds", "lateness": "30 seconds", "late": "correct"}
     searches = shop.stream("searches", "id long, user long, tags array<string>, at timestamp", time="at", **seen)
     clicks = shop.stream("clicks", "search long, user long, price double, at timestamp", time="at", delay="10 seconds")
     users = shop.table("users", "id long, country string", key="id")

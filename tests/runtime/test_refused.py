@@ -16,7 +16,7 @@ from millstream.event import Event
 from millstream.failpoint import armed
 from millstream.log import open_log
 from millstream.pipeline import Pipeline
-from millstream.relation.sinks import Policy
+from millstream.relation.nodes import Policy
 from millstream.runtime.batch import run_batch
 from millstream.runtime.rebuild import rebuild
 from millstream.runtime.run import run

@@ -41,7 +41,9 @@ def test_sketches_go_on_from_a_checkpoint_and_stay_near_the_exact_answer(spark: 
             for _ in range(3_000):
                 at = BEGIN + timedelta(minutes=minute, seconds=chance.uniform(0, 60))
                 call = {"page": chance.choice("ab"), "user": chance.randrange(2_000), "ms": chance.lognormvariate(3, 1)}
-                events.append(Event(json.dumps({**call, "at": at.isoformat()}).encode(), key=call["page"].encode()))
+                events.append(
+                    Event(json.dumps({**call, "at": at.isoformat()}).encode(), key=str(call["page"]).encode())
+                )
             events.sort(key=lambda event: json.loads(event.value or b"{}")["at"])
             for first in range(0, len(events), 500):
                 log.append("calls", events[first : first + 500])

@@ -28,7 +28,7 @@ def tenth(n: Any) -> Any:
 def shop(spark: SparkSession, tmp_path: Path) -> Pipeline:
     """A topic with a zero, a null and nonsense in it, and another topic beside it."""
 
-    @functions.pandas_udf("bigint")
+    @functions.pandas_udf("bigint")  # type: ignore[attr-defined]
     def beyond(numbers):  # type: ignore[no-untyped-def]
         assert (numbers != 0).all()
         assert not numbers.isna().any()

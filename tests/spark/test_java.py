@@ -166,7 +166,7 @@ def test_spark_runs_on_the_java_that_pip_installed_and_says_nothing(no_system_ja
 def spark_version(*flags: str) -> str:
     """Start Spark's main class through the launcher, which is quicker than a session, and return all that it prints."""
     jars = str(spark_folder() / "jars" / "*")
-    command = [java.launcher(java.find_java()) / "bin" / "java", *flags, "-cp", jars]
+    command = [str(java.launcher(java.find_java()) / "bin" / "java"), *flags, "-cp", jars]
     command += ["org.apache.spark.deploy.SparkSubmit", "--version"]
     # the address: or Spark logs a guess about it, with the time of day
     variables = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}
@@ -214,7 +214,7 @@ def test_an_archive_that_does_not_fit_is_ignored_in_silence() -> None:
     found = java.find_java()
     with java.new_archive(found):
         # of Java's own classes only, and for a heap of another kind
-        command = [found.executable, "-XX:-UseCompressedOops", "-Xshare:dump"]
+        command = [str(found.executable), "-XX:-UseCompressedOops", "-Xshare:dump"]
         fresh = os.environ["MILLSTREAM_NEW_ARCHIVE"]
         subprocess.run([*command, f"-XX:SharedArchiveFile={fresh}"], capture_output=True, check=True)
     assert (java.launcher(found) / "spark.jsa").stat().st_size > 0

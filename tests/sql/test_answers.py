@@ -72,7 +72,7 @@ def test_a_random_query_answers_what_duckdb_answers(seed: int) -> None:
     assert ours(sql, e, t, random.randint(0, len(e))) == expected, sql
 
 
-FULL = {
+FULL: dict[str, tuple[str, set[tuple[Any, ...]]]] = {
     "more columns than the key": (
         "SELECT id, a FROM t FULL JOIN (SELECT n AS id, max(v) AS a FROM e GROUP BY n) q USING (id, a)",
         {(1, 1), (1, 2), (2, None)},

@@ -418,7 +418,7 @@ def test_a_query_over_a_query_shares_its_plan() -> None:
 
 def test_nodes_remember_where_in_the_file_they_were_written() -> None:
     node = query("SELECT auction\nFROM bid\n  WHERE price > 3", Origin("shop.sql", 10, 5)).node
-    assert node.place == Place("shop.sql", 10, 5)  # type: ignore[union-attr]
+    assert node.place == Place("shop.sql", 10, 5)
     below = node.input  # type: ignore[union-attr]
     assert isinstance(below, Where)
     assert below.place == Place("shop.sql", 12, 9)

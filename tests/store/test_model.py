@@ -125,7 +125,7 @@ def test_the_same_in_postgresql_which_refuses_some(postgres: PostgresServer, dat
             store,
             judge_at(address),
             lambda row, target: (
-                any("\0" in (text or "") for text in row[1:]) or (target is ODD and len(row[1] or "") > 9)
+                any("\0" in str(text or "") for text in row[1:]) or (target is ODD and len(row[1] or "") > 9)
             ),
         )
 
@@ -148,7 +148,7 @@ def check_refusing(
         new = data.draw(st.lists(st.tuples(numbers, texts, texts), max_size=4))
         gone = data.draw(st.lists(st.sampled_from(sorted(bag.elements(), key=str)), max_size=3)) if bag else []
         gone = list((Counter(gone) & bag).elements())
-        weighted = [(*row, 1) for row in new]
+        weighted: list[tuple[Any, ...]] = [(*row, 1) for row in new]
         weighted += [(*(math.nan if value == "NaN" else value for value in row), -1) for row in gone]
         net = Counter(all_canonical(row) for row in new)
         net.subtract(gone)

@@ -41,7 +41,7 @@ class Standby(PostgresServer):
 
 def tell(server: PostgresServer, statement: str) -> list[tuple[object, ...]]:
     with psycopg.connect(server.address, autocommit=True) as db:
-        done = db.execute(statement)  # type: ignore[arg-type]
+        done = db.execute(statement)
         return done.fetchall() if done.description else []
 
 
@@ -81,7 +81,7 @@ def test_a_server_that_takes_no_writes_is_away_for_who_writes_and_there_for_who_
         for mode in ("on", "off"):
             tell(own_postgres, f"ALTER SYSTEM SET default_transaction_read_only = {mode}")
             tell(own_postgres, "SELECT pg_reload_conf()")
-            until(lambda mode=mode: tell(own_postgres, "SHOW default_transaction_read_only") == [(mode,)])
+            until(lambda: tell(own_postgres, "SHOW default_transaction_read_only") == [(mode,)])  # noqa: B023
             if mode == "on":
                 with pytest.raises(ViewStoreUnavailable, match="read-only transaction; nothing was written") as caught:
                     commit_batch(batches, 1)

@@ -21,7 +21,7 @@ from millstream.store.contract import Batch, StoreReader, StoreWriter, Target
 from millstream.store.rejects import Judge
 from millstream.store.sqlite.file import FORMAT
 from millstream.store.sqlite.reader import SqliteReader
-from millstream.store.sqlite.writer import sqlite_writer
+from millstream.store.sqlite.writer import SqliteEngine, sqlite_writer
 from tests.contracts.store import (
     BAG,
     NOON,
@@ -408,6 +408,7 @@ def test_rows_without_a_key_lie_by_their_time_where_the_table_was_made_so(path: 
         fence = writer.claim("p")
         writer.prepare("p", "f", [TIMED])
         if made_earlier:
+            assert isinstance(writer.engine, SqliteEngine)
             with writer.engine.file.write() as db:
                 db.execute("UPDATE millstream_views SET columns = replace(columns, ', \"first\": true', '')")
             writer.prepare("p", "f", [TIMED])

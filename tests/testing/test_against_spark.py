@@ -343,7 +343,7 @@ def nested() -> Pipeline:
     table, stream = pipeline.table("t", columns, key="id"), pipeline.stream("s", columns, time="at")
     pipeline.view("of_table", table.group_by("g").agg(**best))
     pipeline.view("of_stream", stream.group_by("g").agg(**best))
-    windows = {
+    windows: dict[str, Any] = {
         "tumbled": tumbling("at", "1 day"),
         "hopped": hopping("at", "2 days", "1 day"),
         "visited": session("at", "1 day"),
@@ -365,7 +365,8 @@ def test_the_least_and_greatest_of_nested_values_are_sparks(spark: SparkSession,
         at = NOON + timedelta(minutes=number)
         return {"id": number % 60, "g": "abc"[number % 3], "a": chance.choice(arrays), "r": chance.choice(structs), "at": at}  # fmt: skip
 
-    ours, fed, there = trial(nested(), spark=spark), [], {}
+    ours, fed = trial(nested(), spark=spark), []
+    there: dict[int, dict[str, Any]] = {}
     for low in range(0, 120, 30):
         rows = [row(number) for number in range(low, low + 30)]
         fed += rows

@@ -6,6 +6,7 @@ import bisect
 import math
 import sys
 from collections import defaultdict
+from collections.abc import Callable
 from datetime import timedelta
 from decimal import Decimal
 from random import Random
@@ -87,8 +88,13 @@ def test_a_percentile_has_nearly_the_rank_that_was_asked_for(shape: str, seed: i
 def test_distinct_values_are_counted_within_five_percent_however_they_came(shape: str, seed: int) -> None:
     chance = Random(seed)
     size = chance.choice((1, 20, 1_000, 30_000))
-    make = {"integers": int, "doubles": lambda n: n / 7, "text": str, "lists": lambda n: [n, None]}[shape]
-    values: list[Any] = [make(chance.randrange(size)) for _ in range(size)]
+    makers: dict[str, Callable[[int], Any]] = {
+        "integers": int,
+        "doubles": lambda n: n / 7,
+        "text": str,
+        "lists": lambda n: [n, None],
+    }
+    values: list[Any] = [makers[shape](chance.randrange(size)) for _ in range(size)]
     dtype = pl.Series(values).dtype
     (answer,) = looked(
         "approx_count_distinct", one := in_parts(chance, values, dtype, "approx_count_distinct"), (), ["g"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import struct
+from collections.abc import Sequence
 from fractions import Fraction
 
 import polars as pl
@@ -32,7 +33,7 @@ WEIGHTS = st.integers(-3, 3) | st.integers(-sum_double.MAX_WEIGHT + 1, sum_doubl
 ROWS = st.lists(st.tuples(FINITE, WEIGHTS), max_size=12)
 
 
-def split(rows: list[tuple[float | None, int]]) -> pl.DataFrame:
+def split(rows: Sequence[tuple[float | None, int]]) -> pl.DataFrame:
     values = pl.Series([value for value, _ in rows], dtype=pl.Float64)
     return sum_double.split(values, pl.Series([weight for _, weight in rows], dtype=pl.Int64))
 
@@ -201,7 +202,7 @@ def test_as_many_rows_as_promised_may_be_summed_at_once(value: float, weight: in
 def test_many_canonical_sums_at_their_bounds_may_be_summed_at_once() -> None:
     frame = pl.DataFrame({**{f"l{i}": [2**32 - 1] for i in range(6)}, "l6": [-(2**41)]})
     summed = sum_double.normalise((frame * sum_double.MAX_ROWS).with_columns(rest=pl.lit(None, pl.Binary)))
-    number = sum(Fraction(limb) * Fraction(2) ** (32 * i - 128) for i, limb in enumerate(frame.row(0)))
+    number = sum((Fraction(limb) * Fraction(2) ** (32 * i - 128) for i, limb in enumerate(frame.row(0))), Fraction(0))
     assert sum_double.render(summed).item() == rounded(number * sum_double.MAX_ROWS)
 
 

@@ -18,7 +18,7 @@ unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow]
 
 INT64 = st.integers(-(2**63), 2**63 - 1) | st.integers(-100, 100)
 WEIGHTS = st.integers(-3, 3) | st.integers(-sum_integer.MAX_WEIGHT + 1, sum_integer.MAX_WEIGHT - 1)
-KINDS = {
+KINDS: dict[str, tuple[pl.DataType, st.SearchStrategy[int], int, int]] = {
     "int64": (pl.Int64(), INT64, -(2**63), 2**63 - 1),
     "narrow": (pl.Decimal(18, 2), st.integers(1 - 10**18, 10**18 - 1), 1 - 10**18, 10**18 - 1),
     "wide": (pl.Decimal(38, 4), st.integers(1 - 10**38, 10**38 - 1) | INT64, 1 - 10**38, 10**38 - 1),
@@ -50,8 +50,8 @@ def split(rows: list[tuple[int, int]], dtype: pl.DataType) -> pl.DataFrame:
 @given(data=st.data())
 def test_a_sum_is_exact_or_said_not_to_fit(kind: str, data: st.DataObject) -> None:
     dtype, values, least, most = KINDS[kind]
-    rows = data.draw(st.lists(st.tuples(values, WEIGHTS), max_size=10))
-    if rows and data.draw(st.booleans()):
+    rows: list[tuple[int, int]] = data.draw(st.lists(st.tuples(values, WEIGHTS), max_size=10))
+    if bool(rows) and data.draw(st.booleans()):
         rows += [(value, -weight) for value, weight in rows[1:]]
     sums, overflow = sum_integer.render(sum_integer.normalise(split(rows, dtype).sum()), dtype)
     expected = sum(value * weight for value, weight in rows)

@@ -127,7 +127,7 @@ def events(chance: Random, chain: Chain, partitions: int, length: int = 12) -> l
             place = feed.number, chance.randrange(partitions)
             at = now + chance.randrange(-15, 10) * SECOND + chance.choice((0, 0, 0, 0, 1, 500_000))
             assert feed.source.time is not None
-            values = {"k": chance.choice(KEYS), "v": chance.randrange(3), "w": chance.randrange(3)}
+            values: Row = {"k": chance.choice(KEYS), "v": chance.randrange(3), "w": chance.randrange(3)}
             values = {name: value for name, value in values.items() if name in TYPES[feed.source.name]}
             values[feed.source.time.column] = oracle.stamp(at)
             if chance.random() < 0.1:

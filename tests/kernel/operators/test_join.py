@@ -318,7 +318,7 @@ def test_what_touches_both_sides_is_computed_behind_the_join(seed: int) -> None:
         tables = table(seen, feeds["orders"], ORDERS), table(seen, feeds["users"], USERS)
         rows = []
         for one, other in pairs(*tables, [("user", "user")], "full"):
-            a, b = one and one["id"], other and other["uid"]
+            a, b = one["id"] if one else None, other["uid"] if other else None
             if b is None or (a is not None and a < b):
                 both = None if a is None or b is None else (a + b) * 2
                 rows.append({"label": (one and one["v"]) or "none", "both": both})
@@ -403,7 +403,7 @@ def test_only_the_keys_that_are_touched_are_read() -> None:
     store = next(store for (stage, _, _), store in running.stores.items() if stage == 2)
     reads: list[int] = []
     usual = store.get
-    store.get = lambda number: (reads.append(number), usual(number))[1]  # type: ignore[method-assign]
+    store.get = lambda numbers: (reads.extend(numbers), usual(numbers))[1]  # type: ignore[method-assign]
     running.batch([Rec(feeds["users"], 0, 0, values={"uid": 1, "user": 7.0})])
     assert len(store.segments) > 20
     assert len(reads) <= 2

@@ -40,17 +40,18 @@ def sessions(
 ) -> Counter[Any]:
     """The sessions of these rows whose end lies before the mark."""
     groups: dict[Any, list[Row]] = defaultdict(list)
-    for row in rows:
-        groups[tuple(row[name] for name in keys)].append(row)
+    for each in rows:
+        groups[tuple(each[name] for name in keys)].append(each)
     made: Counter[Any] = Counter()
     for key, group in groups.items():
         open_: list[Row] = []
-        for row in [*sorted(group, key=lambda each: each["at"]), None]:
+        ordered: list[Row | None] = [*sorted(group, key=lambda each: each["at"]), None]
+        for row in ordered:
             last = oracle.moment(open_[-1]["at"]) if open_ else 0
             if open_ and (row is None or oracle.moment(row["at"]) > last + GAP):
                 if last + GAP < mark:
                     times = open_[0]["at"], oracle.stamp(last + GAP)
-                    made[hashable((*key, *times, *(oracle.aggregate(each, open_) for each in measures)))] += 1
+                    made[hashable((*key, *times, *(oracle.aggregate(measure, open_) for measure in measures)))] += 1
                 open_ = []
             if row is not None:
                 open_.append(row)

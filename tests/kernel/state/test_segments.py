@@ -276,7 +276,7 @@ def check_span(_: Random) -> None:
         (-9 * SECOND, -SECOND, range(1)),
         (NEVER, FOREVER, range(20)),
     ):
-        _, table = opened(store)
+        table = opened(store)[1]
         rows = unframe(table.load(np.zeros(0, np.uint64), (low, high)))
         found = {place for place, _ in rows.values()}
         assert found >= {place_of(second, i << 20) for second in seconds for i in range(400)}
