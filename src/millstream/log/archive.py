@@ -21,7 +21,8 @@ from millstream.durable import replace_file, sync
 from millstream.errors import LogError, LogUnavailable, OffsetOutOfRange
 from millstream.event import Headers, Record
 from millstream.failpoint import failpoint
-from millstream.log.contract import Bounds, Log, Start, start_offsets
+from millstream.log.checks import start_offsets
+from millstream.log.contract import Bounds, Log, Start
 from millstream.log.embedded.file import MOST_BYTES
 
 if TYPE_CHECKING:

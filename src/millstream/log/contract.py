@@ -14,7 +14,6 @@ group, by partition; a :class:`Worker` shares it record by record, with acknowle
 
 from __future__ import annotations
 
-import re
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +22,7 @@ from pathlib import Path
 from typing import ClassVar, Literal, NamedTuple, TypeAlias
 
 from millstream.closing import Closing
-from millstream.errors import BadName, ConfigError, OffsetOutOfRange
+from millstream.errors import ConfigError
 from millstream.event import Event, Record, TopicPartition
 from millstream.log.capabilities import Capabilities
 
@@ -33,9 +32,6 @@ Start: TypeAlias = Literal["earliest", "latest"] | int | datetime | Mapping[int,
 
 TIME_HEADER = "millstream.time"
 """The header under which Kafka keeps an event's time: milliseconds since the epoch, as text. See ``kafka.py``."""
-
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
-_GROUP = re.compile(r"[^\x00-\x1f\x7f]{1,249}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,64 +361,3 @@ class Log(Closing):
             while len(records) < limit and reader.positions[partition] < end:
                 records += reader.poll(limit - len(records), timeout=1.0)
         return records
-
-
-def start_offsets(log: Log, topic: str, start: Start, bounds: Mapping[int, Bounds] | None = None) -> dict[int, int]:
-    """Turn a start into an offset per partition; a mapping may name only some of them.
-
-    An explicit offset must lie within the log, or within ``bounds``: raises OffsetOutOfRange otherwise.
-    """
-    bounds = log.bounds(topic) if bounds is None else bounds
-    if isinstance(start, datetime):
-        return log.offsets_at(topic, start)
-    if start == "earliest":
-        return {partition: bound.start for partition, bound in bounds.items()}
-    if start == "latest":
-        return {partition: bound.end for partition, bound in bounds.items()}
-    if isinstance(start, str):
-        raise ConfigError(
-            f"start: found {start!r}, expected earliest, latest, an offset, a time, or an offset per partition"
-        )
-    offsets = dict.fromkeys(bounds, start) if isinstance(start, int) else dict(start)
-    for partition, offset in offsets.items():
-        if partition not in bounds:
-            raise ConfigError(f"topic {topic} has no partition {partition}; it has {len(bounds)}")
-        check_offset(TopicPartition(topic, partition), offset, bounds[partition])
-    return offsets
-
-
-def check_offset(place: TopicPartition, offset: int, bounds: Bounds) -> None:
-    """Raise OffsetOutOfRange, naming what is missing, unless a read may begin at ``offset``."""
-    if offset < bounds.start:
-        raise OffsetOutOfRange(
-            f"topic {place.topic} partition {place.partition}: offsets {offset} to {bounds.start - 1} are gone;"
-            f" the log begins at {bounds.start}",
-            missing=(offset, bounds.start),
-            hint=f"read the archive if there is one, or `millstream groups reset GROUP --topic {place.topic} --to earliest`",
-        )
-    if offset > bounds.end:
-        raise OffsetOutOfRange(
-            f"topic {place.topic} partition {place.partition}: offset {offset} is beyond the end; the next one is {bounds.end}",
-            missing=(bounds.end, offset),
-            hint="was the topic deleted and made again? start from `earliest`",
-        )
-
-
-def check_topic_name(name: str) -> str:
-    """Give the name back if Kafka, and so every engine, accepts it."""
-    if not _NAME.fullmatch(name) or name in (".", "..") or name.startswith("__"):
-        raise BadName(
-            f"topic name {name!r} is not allowed",
-            hint="use 1 to 249 of the letters a-z A-Z, digits, '.', '_' and '-', not beginning with '__'",
-        )
-    return name
-
-
-def check_name(kind: str, name: str) -> str:
-    """The same for the name of a group or a producer."""
-    if not _GROUP.fullmatch(name) or name.startswith("__"):
-        raise BadName(
-            f"{kind} name {name!r} is not allowed",
-            hint="use 1 to 249 printable characters, not beginning with '__'",
-        )
-    return name

@@ -13,7 +13,8 @@ from datetime import UTC, datetime
 
 from millstream.errors import ConfigError, LogError, UnknownTopic
 from millstream.event import TopicPartition
-from millstream.log.contract import Bounds, Group, Log, Start, Topic, start_offsets
+from millstream.log.checks import start_offsets
+from millstream.log.contract import Bounds, Group, Log, Start, Topic
 
 _WARN = 0.2  # of the retention left
 

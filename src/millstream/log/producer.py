@@ -28,7 +28,8 @@ from millstream.errors import (
     TopicExists,
 )
 from millstream.event import Event, Record, TopicPartition
-from millstream.log.contract import Log, Topic, TopicSettings, check_name
+from millstream.log.checks import check_name
+from millstream.log.contract import Log, Topic, TopicSettings
 from millstream.log.embedded.batch import Batch
 
 Policy: TypeAlias = Literal["block", "drop", "buffer"]

@@ -21,7 +21,8 @@ import pyarrow as pa
 from millstream.errors import ConfigError
 from millstream.event import TopicPartition
 from millstream.log.archive import Archive, archive_of, reaching_back, to_arrow
-from millstream.log.contract import Bounds, check_offset
+from millstream.log.checks import check_offset
+from millstream.log.contract import Bounds
 from millstream.log.embedded.engine import SqliteLog
 from millstream.log.embedded.file import first_appended_after, records_table
 from millstream.log.embedded.scan import Part, Values, records_within, scan_rows, scan_values

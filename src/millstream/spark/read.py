@@ -19,7 +19,8 @@ from millstream.errors import ConfigError, LogError, OffsetOutOfRange
 from millstream.event import TopicPartition
 from millstream.log import open_log
 from millstream.log.archive import Archive
-from millstream.log.contract import TIME_HEADER, Log, Start, start_offsets
+from millstream.log.checks import start_offsets
+from millstream.log.contract import TIME_HEADER, Log, Start
 from millstream.log.kafka.names import java_settings
 from millstream.spark.source import MillstreamSource
 

@@ -30,7 +30,8 @@ from pyspark.sql.types import StructType
 
 from millstream.errors import ConfigError, LogError, LogUnavailable
 from millstream.event import TopicPartition, from_millis
-from millstream.log.contract import Bounds, check_offset
+from millstream.log.checks import check_offset
+from millstream.log.contract import Bounds
 from millstream.log.embedded.scan import Part
 from millstream.spark import fast_path
 from millstream.spark.engine import Attached, attached, engine_for

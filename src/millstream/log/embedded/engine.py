@@ -30,6 +30,7 @@ from millstream.errors import (
 from millstream.event import Event, Record, TopicPartition, to_millis
 from millstream.failpoint import failpoint
 from millstream.log.capabilities import EMBEDDED
+from millstream.log.checks import check_name, check_offset, check_topic_name, start_offsets
 from millstream.log.contract import (
     Ack,
     Bounds,
@@ -42,10 +43,6 @@ from millstream.log.contract import (
     Topic,
     TopicSettings,
     Worker,
-    check_name,
-    check_offset,
-    check_topic_name,
-    start_offsets,
 )
 from millstream.log.embedded import group as membership
 from millstream.log.embedded import queue, retention

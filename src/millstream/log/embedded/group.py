@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Literal
 from millstream.database import Db
 from millstream.errors import ConfigError, GenerationFenced, UnknownTopic
 from millstream.event import Record, TopicPartition
-from millstream.log.contract import Bounds, Consumer, Group, check_offset
+from millstream.log.checks import check_offset
+from millstream.log.contract import Bounds, Consumer, Group
 from millstream.log.embedded.clock import LONGEST
 from millstream.log.embedded.file import MOST_BYTES, partition_bounds
 

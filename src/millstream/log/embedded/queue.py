@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 from millstream.database import Db
 from millstream.errors import DeliveryFenced
 from millstream.event import Event, Record, TopicPartition
-from millstream.log.contract import Delivery, QueueSettings, Worker, check_offset
+from millstream.log.checks import check_offset
+from millstream.log.contract import Delivery, QueueSettings, Worker
 from millstream.log.embedded import group as membership
 from millstream.log.embedded.clock import LONGEST
 from millstream.log.embedded.file import MOST_BYTES, partition_bounds

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from millstream.database import Db
 from millstream.event import Record, TopicPartition
-from millstream.log.contract import Bounds, Reader, check_offset
+from millstream.log.checks import check_offset
+from millstream.log.contract import Bounds, Reader
 from millstream.log.embedded.file import BLOCK, MOST_BYTES, partition_bounds, records_table
 
 if TYPE_CHECKING:

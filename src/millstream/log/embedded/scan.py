@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from millstream.event import TopicPartition
-from millstream.log.contract import check_offset
+from millstream.log.checks import check_offset
 from millstream.log.embedded.batch import load_headers
 from millstream.log.embedded.file import MOST_BYTES, partition_bounds, records_table
 

@@ -25,6 +25,7 @@ from millstream.errors import (
 )
 from millstream.event import Event, TopicPartition, to_millis
 from millstream.log.capabilities import KAFKA
+from millstream.log.checks import check_name, check_topic_name, start_offsets
 from millstream.log.contract import (
     Ack,
     Bounds,
@@ -38,9 +39,6 @@ from millstream.log.contract import (
     Topic,
     TopicSettings,
     Worker,
-    check_name,
-    check_topic_name,
-    start_offsets,
 )
 from millstream.log.embedded.batch import Batch
 from millstream.log.kafka.client import MOVING, TIMEOUT, Errors, ck, ck_admin, from_configs, silent, to_configs

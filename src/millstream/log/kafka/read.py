@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from millstream.errors import ConfigError, GenerationFenced, OffsetOutOfRange, UnknownTopic
 from millstream.event import Headers, Record, TopicPartition
-from millstream.log.contract import TIME_HEADER, Consumer, Reader, check_offset
+from millstream.log.checks import check_offset
+from millstream.log.contract import TIME_HEADER, Consumer, Reader
 from millstream.log.embedded.file import MOST_BYTES
 from millstream.log.kafka.client import GONE, ck, silent, translate
 

@@ -19,7 +19,8 @@ import pyarrow as pa
 from millstream.errors import LogUnavailable, UnknownTopic
 from millstream.event import TopicPartition
 from millstream.log.archive import columns_to_arrow
-from millstream.log.contract import Bounds, check_offset
+from millstream.log.checks import check_offset
+from millstream.log.contract import Bounds
 from millstream.log.embedded.file import MOST_BYTES
 from millstream.log.kafka.client import GONE, TIMEOUT, ck, ck_admin, silent
 from millstream.log.kafka.offsets import of_partitions
