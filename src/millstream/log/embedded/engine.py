@@ -14,9 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Literal, NamedTuple
-
-import msgspec
+from typing import Literal
 
 from millstream.database import Db
 from millstream.errors import (
@@ -53,21 +51,22 @@ from millstream.log.embedded.file import (
     BLOCK,
     MOST_BYTES,
     Store,
-    create_records_table,
     identify,
     identity_of,
     partition_bounds,
     records_table,
 )
 from millstream.log.embedded.reader import SqliteReader, offset_at
-
-
-class TopicRow(NamedTuple):
-    """A topic as stored; ``version`` grows with every change, which is how a writer notices one."""
-
-    id: int
-    version: int
-    topic: Topic
+from millstream.log.embedded.topic import (
+    TopicRow,
+    add_partitions,
+    change,
+    check_partitions,
+    create,
+    described,
+    drop,
+    stored,
+)
 
 
 class SqliteLog(Log):
@@ -88,14 +87,9 @@ class SqliteLog(Log):
 
     def create_topic(self, name: str, partitions: int = 1, settings: TopicSettings | None = None) -> Topic:
         """Make a topic with its tables."""
-        topic = Topic(check_topic_name(name), _check_partitions(partitions), settings or TopicSettings())
+        topic = Topic(check_topic_name(name), check_partitions(partitions), settings or TopicSettings())
         with self.store.write() as db:
-            if db.execute("SELECT 1 FROM topic WHERE name = ?", (name,)).get:
-                raise TopicExists(f"topic {name} exists already", hint=f"`millstream topics describe {name}` shows it")
-            db.execute("INSERT INTO topic (name, settings, version) VALUES (?, ?, 1)", (name, _dump(topic.settings)))
-            number = db.last_insert_rowid()
-            _add_partitions(db, number, range(partitions))
-            identify(db, number)
+            create(db, topic)
             membership.topic_changed(db, name)
         return topic
 
@@ -109,21 +103,16 @@ class SqliteLog(Log):
                         f"topic {name} has {row.topic.partitions} partitions; found {partitions}, expected no fewer"
                     )
                 if partitions > row.topic.partitions:
-                    _add_partitions(db, row.id, range(row.topic.partitions, _check_partitions(partitions)))
+                    add_partitions(db, row.id, range(row.topic.partitions, check_partitions(partitions)))
                     membership.topic_changed(db, name)
-            text = _dump(settings or row.topic.settings)
-            db.execute("UPDATE topic SET settings = ?, version = version + 1 WHERE id = ?", (text, row.id))
+            change(db, row, settings or row.topic.settings)
             return self.row(name, db).topic
 
     def delete_topic(self, name: str) -> None:
         """Drop its tables and everything that refers to it."""
         with self.store.write() as db:
             row = self.row(name, db)
-            for partition in range(row.topic.partitions):
-                db.execute(f"DROP TABLE {records_table(row.id, partition)}")
-            for table in ("partition", "time_index", "sequence", "group_offset", "delivery", "queue"):
-                db.execute(f"DELETE FROM {table} WHERE topic = ?", (row.id,))
-            db.execute("DELETE FROM topic WHERE id = ?", (row.id,))  # its row of `ahead` may stay: no other gets its id
+            drop(db, row)
             membership.topic_changed(db, name)
 
     def topics(self) -> list[Topic]:
@@ -158,9 +147,7 @@ class SqliteLog(Log):
 
     def row(self, name: str, db: Db) -> TopicRow:
         """The stored topic as this transaction sees it."""
-        found = db.execute(
-            "SELECT id, version, settings FROM topic WHERE name = ?", (check_topic_name(name),)
-        ).fetchone()
+        found = stored(db, check_topic_name(name))
         if found is None:
             self._topics.pop(name, None)
             raise UnknownTopic(
@@ -169,8 +156,7 @@ class SqliteLog(Log):
             )
         cached = self._topics.get(name)
         if cached is None or (cached.id, cached.version) != found[:2]:
-            count = db.execute("SELECT count(*) FROM partition WHERE topic = ?", (found[0],)).get
-            cached = self._topics[name] = TopicRow(found[0], found[1], Topic(name, count, _load(found[2])))
+            cached = self._topics[name] = described(db, name, *found)
         return cached
 
     # appending
@@ -408,23 +394,3 @@ class SqliteLog(Log):
     def close(self) -> None:
         """Close all connections."""
         self.store.close()
-
-
-def _check_partitions(partitions: int) -> int:
-    if not 1 <= partitions <= 1000:
-        raise ConfigError(f"partitions: found {partitions}, expected 1 to 1000")
-    return partitions
-
-
-def _add_partitions(db: Db, topic: int, partitions: range) -> None:
-    for partition in partitions:
-        db.execute("INSERT INTO partition (topic, partition) VALUES (?, ?)", (topic, partition))
-        create_records_table(db, topic, partition)
-
-
-def _dump(settings: TopicSettings) -> str:
-    return msgspec.json.encode(settings).decode()
-
-
-def _load(text: str) -> TopicSettings:
-    return msgspec.json.decode(text, type=TopicSettings)

@@ -24,7 +24,8 @@ from millstream.log.embedded.clock import LONGEST
 from millstream.log.embedded.file import MOST_BYTES, partition_bounds
 
 if TYPE_CHECKING:
-    from millstream.log.embedded.engine import SqliteLog, TopicRow
+    from millstream.log.embedded.engine import SqliteLog
+    from millstream.log.embedded.topic import TopicRow
 
 
 def dead_letter(delivery: Delivery, group: str, reason: str) -> Event:

@@ -20,7 +20,8 @@ from millstream.log.embedded.clock import topic_time
 from millstream.log.embedded.file import BLOCK, first_appended_after, records_table
 
 if TYPE_CHECKING:
-    from millstream.log.embedded.engine import SqliteLog, TopicRow
+    from millstream.log.embedded.engine import SqliteLog
+    from millstream.log.embedded.topic import TopicRow
 
 _STEP = 20_000  # records deleted per transaction: some 20 ms of write lock
 _PAUSE = 1000  # milliseconds between two looks at retention while appending

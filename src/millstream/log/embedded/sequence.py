@@ -19,7 +19,7 @@ from millstream.log.contract import Ack
 from millstream.log.embedded.batch import place
 
 if TYPE_CHECKING:
-    from millstream.log.embedded.engine import TopicRow
+    from millstream.log.embedded.topic import TopicRow
 
 REMEMBERED = 1024
 
