@@ -24,7 +24,6 @@ from millstream.errors import ConfigError
 from millstream.event import TopicPartition
 from millstream.log.archive import Archive
 from millstream.log.contract import Log, Topic, TopicSettings
-from millstream.log.embedded.engine import SqliteLog
 from millstream.log.lag import stored
 
 _COLUMNS = {
@@ -233,7 +232,7 @@ def archive(name: str, to: str | None, log_url: str | None, as_json: bool) -> No
     """
     with opened(log_url) as log:
         own = log.topic(name).settings.archive
-        folder = to or (str(log.archive_path(own)) if own and isinstance(log, SqliteLog) else settings().archive)
+        folder = to or (str(log.archive_path(own)) if own else settings().archive)
         taken = Archive(folder, name).take(log)
         row = {"topic": name, "archive": folder, "records": taken}
         if as_json:
