@@ -183,20 +183,25 @@ def nexmark(
         for each in run.measure(wanted, folder, status.update):
             found.append(each)
             console.print(_line(each.to_dict()))
-    if as_json:
-        click.echo(to_json(report(found)))
-    else:
-        columns = {"name": "NAME", "system": "SYSTEM", "value": "EVENTS/S", "seconds": "SECONDS", "correct": "CORRECT"}
-        columns |= ({"growth": "GROWTH"} if growth else {}) | ({"ratio": "RATIO"} if systems else {}) | {"note": "NOTE"}
-        shown = [dict.fromkeys(columns) | each.to_dict() for each in found]
-        for row in shown:
-            row |= {name: f"{row[name]:.2f}" for name in ("growth", "ratio") if row.get(name)}
-        show(shown, columns, as_json=False)
-        for system in systems:
-            if ratios := [each.ratio for each in found if each.system == system and each.ratio]:
-                click.echo(f"{system}: {geometric_mean(ratios):.2f} times its rate, over {len(ratios)} queries")
+    _print_rates(found, growth, systems, as_json)
     if any(each.correct is False for each in found if each.system == run.OURS):
         sys.exit(1)
+
+
+def _print_rates(found: list[Any], growth: bool, systems: tuple[str, ...], as_json: bool) -> None:
+    """All results, and how each system compares over all queries."""
+    if as_json:
+        click.echo(to_json(report(found)))
+        return
+    columns = {"name": "NAME", "system": "SYSTEM", "value": "EVENTS/S", "seconds": "SECONDS", "correct": "CORRECT"}
+    columns |= ({"growth": "GROWTH"} if growth else {}) | ({"ratio": "RATIO"} if systems else {}) | {"note": "NOTE"}
+    shown = [dict.fromkeys(columns) | each.to_dict() for each in found]
+    for row in shown:
+        row |= {name: f"{row[name]:.2f}" for name in ("growth", "ratio") if row.get(name)}
+    show(shown, columns, as_json=False)
+    for system in systems:
+        if ratios := [each.ratio for each in found if each.system == system and each.ratio]:
+            click.echo(f"{system}: {geometric_mean(ratios):.2f} times its rate, over {len(ratios)} queries")
 
 
 def _line(fields: dict[str, Any]) -> str:

@@ -19,6 +19,12 @@ from millstream.log.contract import Topic
 from millstream.log.heartbeat import PREFIX
 from millstream.log.producer import Buffer, Producer
 
+_COLUMNS = (
+    SpinnerColumn(),
+    TextColumn("{task.description} {task.completed:,.0f} events", markup=False),
+    TimeElapsedColumn(),
+)
+
 
 @click.command("produce")
 @click.argument("topic")
@@ -55,16 +61,11 @@ def command(
     begun = time.monotonic()
     skipped = number = sent = 0
     quiet = not sys.stderr.isatty()
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description} {task.completed:,.0f} events", markup=False),
-        TimeElapsedColumn(),
-    )
     with ExitStack() as stack:
         log = stack.enter_context(opened(log_url, create=False))
         wanted = log.topic(topic)
         producer = stack.enter_context(_counted(Producer(log, topic, Buffer(capacity=50_000))))
-        progress = stack.enter_context(Progress(*columns, console=stderr(), disable=quiet, transient=True))
+        progress = stack.enter_context(Progress(*_COLUMNS, console=stderr(), disable=quiet, transient=True))
         task = progress.add_task(f"→ {topic}", total=None)
         for number, line in enumerate(source, 1):
             text = line.strip()
@@ -89,6 +90,10 @@ def command(
         sent = producer.counters.sent
     taken = time.monotonic() - begun
     row = {"topic": topic, "records": sent, "skipped": skipped, "seconds": round(taken, 3), "rate": round(sent / taken)}
+    _print(row, as_json)
+
+
+def _print(row: dict[str, object], as_json: bool) -> None:
     if as_json:
         click.echo(to_json(row))
     else:

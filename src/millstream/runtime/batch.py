@@ -140,23 +140,27 @@ def run_batch(
                 check_start(pipeline.name, began_at(Path(), writer.last(pipeline.name)), bounds)
         session = session_for(pipeline, chain, spark)
         computed = compute(session, wanted, first, last, close=close, shortened=True)
-        made, refused = computed.changes, list[tuple[str, Refusal]]()
-        if out is None:  # files have a place for every row
-            made, refused = accepted(chain, computed.targets, made, anew=True)
-        views = {name: rows_made(computed.targets[name], changes) for name, changes in made.items()}
         position = Position(first, {}, topics=ids_of(log, first))
-        position.advance(computed.arrived)
-        rejects = pa.concat_tables([rejects_table(computed.arrived), letters(0, refused)])
-        counts = counts_table(computed.arrived)
+        whole = _whole(chain, computed, position, last, closed=close, refuses=out is None)
+        views = {name: rows_made(computed.targets[name], changes) for name, changes in whole.changes.items()}
         if out is not None:
             facts = {"pipeline": pipeline.name, "fingerprint": pipeline.fingerprint(), "closed": close}
-            tables = {**views, "millstream_admission": counts, "millstream_dead_letters": rejects}
+            tables = {**views, "millstream_admission": whole.counts, "millstream_dead_letters": whole.rejects}
             write_files(Path(out), tables, {**facts, "start": first, "end": last})
-        state = {**position.to_state(), "closed": close}
-        whole = Batch(f"{BATCH}{uuid.uuid4().hex}", 0, 0, last, made, rejects, counts, state)
         _replace(pipeline, chain, writers, computed.targets, whole)
     summed = {name: sum(getattr(count, name) for count in computed.arrived.counts) for name in COUNTED}
     return BatchResult(pipeline.name, first, last, summed, time.monotonic() - began, views)
+
+
+def _whole(chain: Chain, computed: Computed, position: Position, end: Offsets, *, closed: bool, refuses: bool) -> Batch:
+    """All that was computed as one batch of a store; ``refuses`` says that a store may refuse rows; files have a place for every row."""
+    made, refused = computed.changes, list[tuple[str, Refusal]]()
+    if refuses:
+        made, refused = accepted(chain, computed.targets, made, anew=True)
+    position.advance(computed.arrived)
+    rejects = pa.concat_tables([rejects_table(computed.arrived), letters(0, refused)])
+    state = {**position.to_state(), "closed": closed}
+    return Batch(f"{BATCH}{uuid.uuid4().hex}", 0, 0, end, made, rejects, counts_table(computed.arrived), state)
 
 
 def _replace(
