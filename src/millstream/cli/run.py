@@ -244,7 +244,7 @@ def stopping(*signals: int) -> Iterator[threading.Event]:
 
 @contextmanager
 def shown(pipeline: Pipeline, as_json: bool, stop: threading.Event) -> Iterator[Callable[[Progress], None]]:
-    """How each batch is shown; if whoever reads it has left, the run is to stop, and the block ends with BrokenPipeError."""
+    """Shows each batch. If the reader of the output has left, the run stops and the block ends with BrokenPipeError."""
     left: BrokenPipeError | None = None
     with _display(pipeline, as_json) as display:
 

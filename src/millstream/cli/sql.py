@@ -166,7 +166,7 @@ class _Screen:
 
 
 def _lines(columns: Sequence[str], limit: int, note: Callable[[str], None]) -> Callable[[Sequence[Signed]], None]:
-    """How changes are told to people: a line each, in columns that are as wide as what they have held."""
+    """Prints changes for people: a line each, in columns as wide as the widest value so far."""
     widths = [len(name) for name in columns]
     begun = False
 

@@ -202,7 +202,7 @@ class Producer:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None or issubclass(kind, Exception):
             self.close()
-        else:  # Ctrl-C: whoever is asked to end does not wait for a log that may never answer
+        else:  # Ctrl-C: the process does not wait for a log that may never answer
             with contextlib.suppress(MillstreamError):
                 self.flush(_LAST)
             self._end(_LAST)

@@ -102,7 +102,7 @@ def run_batch(
     out: str | Path | None = None,
     forget_history: bool = False,
 ) -> BatchResult:
-    """Compute every view over a range of the log, all of it unless said, and replace what the target holds.
+    """Compute every view over a range of the log, by default all of it, and replace what the target holds.
 
     The target is where the pipeline keeps its views; ``to`` names another store, and ``out`` a folder for Parquet files. Views that
     are kept nowhere are left out, unless there is one of these.

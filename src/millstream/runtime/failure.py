@@ -216,6 +216,6 @@ def _culprit(spark: SparkSession, pipeline: Pipeline, chain: Chain, position: Po
 
 
 def _place(pipeline: Pipeline, views: str) -> str:
-    """Where the first of the views was defined, in front of what is said of it."""
+    """The place where the first of the views was defined, as the beginning of a message."""
     view = pipeline.views.get(views.split(", ")[0])
     return f"{view.place}: " if view is not None else ""

@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 
 class Patience:
-    """Calls something until it is available, or someone asks to stop; for at most so many seconds, if that is said."""
+    """Calls something until it is available, or someone asks to stop; for at most ``most`` seconds if that is given."""
 
     def __init__(self, stop: threading.Event, say: Callable[[str], None], most: float | None = None) -> None:
         self._stop, self.say, self._most = stop, say, most

@@ -45,7 +45,7 @@ class Marks:
 
     @property
     def place(self) -> str:
-        """What told the place of the sink from others when it was met."""
+        """The identity of the sink's place when the checkpoint first met it."""
         return str(self._all().get("place", ""))
 
     def keep(self, **found: Any) -> None:

@@ -248,7 +248,7 @@ def _sorted(changes: pl.DataFrame, view: View) -> pl.DataFrame:
 
 
 class _Told:
-    """Changes as they are told. Of a view with a key only the new row of each key is said, so the one before is kept here."""
+    """Changes as they are printed. Of a view with a key only the new row of each key is printed, so the one before is kept here."""
 
     def __init__(self, view: View) -> None:
         self._view = view

@@ -1,4 +1,4 @@
-"""Records that were not admitted, said in a line: an answer without them is no surprise."""
+"""One line about the records that were not admitted, so that an answer without them is no surprise."""
 
 from __future__ import annotations
 

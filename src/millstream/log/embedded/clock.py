@@ -18,7 +18,7 @@ _AHEAD = "CREATE TABLE IF NOT EXISTS ahead (topic INTEGER PRIMARY KEY, appended 
 def next_append(db: Db, topic: int, newest: int, clock: int) -> int:
     """The time of an append, in a transaction that writes; ``newest`` is that of the one before."""
     if clock >= newest:
-        if clock == newest and _was_ahead(db):  # caught up: what it said before is past
+        if clock == newest and _was_ahead(db):  # the clock has caught up: its earlier, later times no longer count
             db.execute("DELETE FROM ahead WHERE topic = ?", (topic,))
         return clock
     db.execute(_AHEAD)

@@ -1,4 +1,4 @@
-"""Bulk reading of the embedded log, for whoever makes no records of it: stored rows, or only what a decoder needs, as columns.
+"""Bulk reading of the embedded log, without an object for each record: stored rows, or only what a decoder needs, as columns.
 
 Both read one range of one partition in one read transaction, and refuse a range that is no longer there. They end where there
 would be too many records or bytes, so memory is bounded however large the records are; one record is always read.

@@ -53,7 +53,7 @@ _AHEAD = 3_600_000  # milliseconds by which clocks of producers may be ahead of 
 
 
 def client_settings(servers: str, settings: Mapping[str, str]) -> dict[str, str]:
-    """What every client is told, under librdkafka's names; secrets are resolved, so never print it."""
+    """The settings of every client, under librdkafka's names. Secrets are resolved in it, so it must never be printed."""
     check_settings(settings, "kafka.")
     ours = {"bootstrap.servers": servers, "log_level": "0", "socket.connection.setup.timeout.ms": "10000"}
     return ours | {name: resolve(value) for name, value in settings.items()}
@@ -133,7 +133,7 @@ class KafkaLog(Log):
         return self._topic(name, fresh=True)
 
     def topic_id(self, name: str) -> str:
-        """Kafka's own, which brokers before 2.8 do not have."""
+        """The id that Kafka gave the topic; brokers before 2.8 have none."""
         self._topic(name)
         with self.errors(name):
             asked = self.admin.describe_topics(ck.TopicCollection([name]), request_timeout=TIMEOUT)
@@ -225,7 +225,7 @@ class KafkaLog(Log):
             return self.last_sequence(topic, producer) == after and sender.renumber(sequence)
 
     def stored_sequence(self, topic: str, producer: str) -> int | None:
-        """The same, without touching the producer; waits while it has a transaction open."""
+        """The committed offset of the producer's group, read without a new producer; waits while that has a transaction open."""
         place = TopicPartition(topic, 0)
         return of_group(self, SEQUENCES + producer, [place]).get(place)
 
@@ -383,7 +383,7 @@ class KafkaLog(Log):
         self._topics.pop(name, None)
 
     def _await(self, condition: Any) -> None:
-        """Brokers tell each other of a change after they have told us."""
+        """Wait for the other brokers: they learn of a change after we have our answer."""
         deadline = time.monotonic() + TIMEOUT
         while not condition() and time.monotonic() < deadline:
             time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""Kafka read in bulk, for whoever makes no records of it: ranges of partitions, and which offsets lie before a time.
+"""Kafka read in bulk, without an object for each record: ranges of partitions, and which offsets lie before a time.
 
 A range ends at an offset that need not be a record's: markers of transactions, aborted records and compacted ones take offsets
 too. So it is read when a record behind it has come, or the end of the partition.
@@ -34,7 +34,7 @@ _SETTINGS = {
     **COMMON,
     "group.id": "__millstream.scan",  # the client wants a name; it never joins
     "reconnect.backoff.max.ms": "1000",
-    "fetch.wait.max.ms": "1",  # that there is no more is said after this
+    "fetch.wait.max.ms": "1",  # the broker answers that there is no more after so many milliseconds
 }
 _TICK = 1.0  # seconds
 _kept: dict[tuple[int, tuple[tuple[str, str], ...]], Any] = {}

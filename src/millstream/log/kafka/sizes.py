@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _STEPS = 8
 _ENOUGH, _ENOUGH_BYTES = 32, 1 << 18
-_LARGEST = 1 << 20  # what brokers let a record have, unless they are told otherwise
+_LARGEST = 1 << 20  # the largest record that brokers accept by default
 _SETTINGS = {
     **COMMON,
     "group.id": "__millstream.sizes",  # the client wants a name; it never joins

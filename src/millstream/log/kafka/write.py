@@ -40,16 +40,19 @@ class TopicProducer:
         self._log, self._topic, self.seconds = log, topic.name, seconds
         self._partitions = topic.partitions
         self._lock = threading.Lock()
-        settings = log.client | {
-            "transactional.id": f"millstream.{topic.name}.{producer or log.anonymous}",
-            "acks": "all",
-            "linger.ms": "5",
-            "retry.backoff.ms": "5",  # a transaction begun right after another is told to come back: not in 100 ms
-            "compression.type": "lz4",
-            "queue.buffering.max.messages": "1000000",
-            "message.max.bytes": str(max(1_000_000, topic.settings.max_record_bytes + OVERHEAD)),
-            "batch.size": str(min(1_000_000, topic.settings.max_record_bytes)),
-        }
+        settings = (
+            log.client
+            | {
+                "transactional.id": f"millstream.{topic.name}.{producer or log.anonymous}",
+                "acks": "all",
+                "linger.ms": "5",
+                "retry.backoff.ms": "5",  # a broker refuses a transaction right after another for a moment; the default would wait 100 ms
+                "compression.type": "lz4",
+                "queue.buffering.max.messages": "1000000",
+                "message.max.bytes": str(max(1_000_000, topic.settings.max_record_bytes + OVERHEAD)),
+                "batch.size": str(min(1_000_000, topic.settings.max_record_bytes)),
+            }
+        )
         with log.errors(topic.name):
             self._client = self._begun(settings, seconds)
         self._sequence = ProducerSequence(log, topic.name, producer) if producer is not None else None
@@ -68,7 +71,7 @@ class TopicProducer:
                 seconds = max(LEAST, seconds / 2)
 
     def stored(self) -> int | None:
-        """The sequence that the brokers have."""
+        """The sequence that the brokers hold for this producer; None for one without a name."""
         if self._sequence is None:
             return None
         with self._lock, self._log.errors(self._topic):

@@ -68,7 +68,7 @@ class Progress:
 
 
 class Course:
-    """The course of one run of a pipeline. ``stop`` is set by whoever wants its end, and where it cannot go on."""
+    """The course of one run of a pipeline. ``stop`` is set by a caller that wants it to end, and by the run itself where it cannot go on."""
 
     def __init__(
         self, pipeline: Pipeline, options: Options, report: Callable[[Progress], None], stop: threading.Event

@@ -1,4 +1,4 @@
-"""How to run: what was asked for, checked, and the limits where nothing was said."""
+"""How to run: the options of a run, checked, and the default limits."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from datetime import timedelta
 from millstream.errors import ConfigError
 
 RATE_LIMIT = 4_000_000
-"""Records of a batch, at most, unless said: what they change passes through the driver's memory."""
+"""The default limit for the records of a batch: what they change passes through the driver's memory."""
 BYTE_LIMIT = 1 << 30
-"""Bytes of a batch of the embedded log, about, unless said: records of up to 268 bytes are bounded by their number alone."""
+"""The default limit for the bytes of a batch of the embedded log, approximately: records of up to 268 bytes are bounded by their number alone."""
 
 
 @dataclass(frozen=True, slots=True)

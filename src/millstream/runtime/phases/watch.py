@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _TICK, _MOMENT, _LOOK = 0.2, 0.01, 1.0
 _LOG = "log: "
-"""What is said of the log while it is away begins like this."""
+"""How a message about an unavailable log begins."""
 
 
 def attend(course: Course, claimed: Claimed, recovered: Recovered, prepared: Prepared, query: StreamingQuery) -> None:
@@ -36,7 +36,7 @@ def attend(course: Course, claimed: Claimed, recovered: Recovered, prepared: Pre
     try:
         _watch(course, claimed, recovered, prepared, query)
     except KeyboardInterrupt:
-        hurried = course.stop.is_set()  # whoever asked to stop, and now does not wait for the batch
+        hurried = course.stop.is_set()  # a second request to stop, which does not wait for the batch
         raise
     finally:
         if not hurried:
@@ -147,6 +147,6 @@ class CaughtUp:
         )
 
     def _wait(self) -> None:
-        with suppress(Exception):  # a query that fails is not done; whoever watches it hears of it
+        with suppress(Exception):  # a query that fails is not done; the thread that watches it raises the error
             self._query.processAllAvailable()
             self._idle = True
