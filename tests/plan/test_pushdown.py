@@ -12,8 +12,9 @@ from millstream import Pipeline, Relation
 from millstream.plan import build as chains
 from millstream.plan.build import Chain, ViewPlan, build_chain
 from millstream.plan.pushdown import pushed
+from millstream.relation.kinds import Kinds
 from millstream.relation.nodes import Join, Node, Where, inputs_of
-from millstream.relation.predicate import Kinds, is_safe, kinds_of, parts
+from millstream.relation.predicate import is_safe, kinds_of, parts
 from millstream.scalar.compile import compile_scalar
 from millstream.window import tumbling
 from tests.kernel import oracle

@@ -65,8 +65,8 @@ def test_a_function_of_pyspark_brings_its_type_and_its_kind_and_must_be_determin
     from pyspark.sql.types import ArrayType, IntegerType, LongType
 
     shop.udf.register("plain", functions.udf(lambda n: n, IntegerType()))
-    shop.udf.register("arrays", functions.arrow_udf(lambda n: n, LongType()))
-    shop.udf.register("series", functions.pandas_udf(lambda n: n, ArrayType(LongType())))
+    shop.udf.register("arrays", functions.arrow_udf(lambda n: n, LongType()))  # type: ignore[attr-defined]
+    shop.udf.register("series", functions.pandas_udf(lambda n: n, ArrayType(LongType())))  # type: ignore[attr-defined]
     assert [(each.name, each.returns, each.kind) for each in shop.udf.all] == [
         ("plain", "int", "python"), ("arrays", "bigint", "arrow"), ("series", "array<bigint>", "pandas"),
     ]  # fmt: skip

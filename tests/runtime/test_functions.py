@@ -77,9 +77,9 @@ def made(tmp_path: Path) -> Pipeline:
     )
     pipeline.udf.register("tenth", tenth, "int")
     pipeline.udf.register("shout", functions.udf(shout, "string"))
-    pipeline.udf.register("of_series", functions.pandas_udf(of_series, "bigint"))
+    pipeline.udf.register("of_series", functions.pandas_udf(of_series, "bigint"))  # type: ignore[attr-defined]
     pipeline.udf.register("of_words", of_words, "string", kind="pandas")
-    pipeline.udf.register("of_arrays", functions.arrow_udf(of_arrays, "bigint"))
+    pipeline.udf.register("of_arrays", functions.arrow_udf(of_arrays, "bigint"))  # type: ignore[attr-defined]
     return pipeline
 
 

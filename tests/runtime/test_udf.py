@@ -37,7 +37,7 @@ def shop(spark: SparkSession, tmp_path: Path) -> Pipeline:
     spark.udf.register("tenth", tenth, "int")
     spark.udf.register("positive", lambda n: n > 0, "boolean")
 
-    @functions.arrow_udf("bigint")
+    @functions.arrow_udf("bigint")  # type: ignore[attr-defined]
     def doubled(numbers):  # type: ignore[no-untyped-def]
         assert numbers.null_count == 0
         assert 0 not in numbers.to_pylist()

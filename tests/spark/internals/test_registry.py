@@ -159,7 +159,7 @@ def test_a_jvm_without_our_classes_is_found(name: str, spark: SparkSession) -> N
 def test_a_python_function_of_an_unknown_kind_is_found(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(udf, "_BY_PICKLE", 7)
     assert BY_NAME["python_functions"].finding(spark) == Finding("failed", "a function in Python is of an unknown kind")
-    assert udf._registered(spark, "millstream_self_test") is None  # it is gone again
+    assert udf.registered(spark, "millstream_self_test") is None  # it is gone again
 
 
 def test_a_burst_that_reads_other_answers_than_single_calls_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
