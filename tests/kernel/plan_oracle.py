@@ -266,6 +266,16 @@ def unpivot(below: Meaning, ids: Sequence[str], values: Sequence[str], variable:
     return meaning
 
 
+def map_batches(below: Meaning, function: Callable[[Row], list[Row]]) -> Meaning:
+    """What a function makes of each row."""
+
+    def meaning(world: World) -> Seen:
+        seen = world.see(below)
+        return Seen([made for row in seen.rows for made in function(row)], seen.mark)
+
+    return meaning
+
+
 def map_groups(below: Meaning, keys: Sequence[str], function: Callable[[list[Row]], list[Row]]) -> Meaning:
     """What a function makes of each group, whose rows are sorted."""
 

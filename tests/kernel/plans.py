@@ -64,11 +64,19 @@ class Author:
     """Makes plans over some sources; names of columns are never used twice.
 
     With ``few`` groups are mostly told by columns of few values, so that they have several rows, which come and go. With ``windows``
-    plans are of rows that have windows, and groups are mostly of one.
+    plans are of rows that have windows, and groups are mostly of one. With ``newer`` they are of the newer operators, too; without, a seed gives
+    the plan that it gave before there were these.
     """
 
-    def __init__(self, chance: Random, sources: dict[str, Source], few: bool = False, windows: bool = False) -> None:
-        self.chance, self.few, self.windows = chance, few, windows
+    def __init__(
+        self,
+        chance: Random,
+        sources: dict[str, Source],
+        few: bool = False,
+        windows: bool = False,
+        newer: bool = False,
+    ) -> None:
+        self.chance, self.few, self.windows, self.newer = chance, few, windows, newer
         self.sources = {
             name: Plan(Relation(source), shop.kinds(name), means.source(name)) for name, source in sources.items()
         }
@@ -84,7 +92,7 @@ class Author:
     def plan(self, length: int, base: Plan | None = None) -> Plan:
         """A plan of some operators, on another one or a source. Its last operator is a kernel."""
         plan = base or (self.in_windows() if self.windows else self.sources[self.chance.choice("aaabbu")])
-        names = list(OPERATORS)
+        names = [name for name in OPERATORS if self.newer or name not in _NEWER]
         for number in range(length):
             last = number == length - 1
             plan = self.step(plan, [name for name in names if not (last and name in ("where", "select"))])
@@ -354,7 +362,7 @@ def _explode(author: Author, plan: Plan) -> Plan:
 
 def _unpivot(author: Author, plan: Plan) -> Plan:
     kind = author.chance.choice(("int", "float", "text"))
-    values, variable, value = author.some(plan.of(kind), 3), author.name(), author.name()
+    values, variable, value = author.some(plan.of(kind), 3, 1), author.name(), author.name()
     others = [name for name in plan.kinds if name not in values or author.chance.random() < 0.2]
     ids = others if author.chance.random() < 0.7 else author.some(others, 3)
     return Plan(
@@ -362,6 +370,22 @@ def _unpivot(author: Author, plan: Plan) -> Plan:
         {name: plan.kinds[name] for name in ids} | {variable: "text", value: kind},
         means.unpivot(plan.meaning, ids, values, variable, value),
         windows=plan.windows and bool({"window_start", "window_end"} & set(ids)),
+    )
+
+
+def _map_batches(author: Author, plan: Plan) -> Plan:
+    of, one, two = author.one(plan.of("int")), author.name(), author.name()
+    time = plan.time if author.chance.random() < 0.7 else None
+
+    def pairs(row: Row) -> list[Row]:
+        kept = {time: row[time]} if time else {}
+        return [{one: row[of], two: each} | kept for each in ((row[of], 10 - row[of]) if row[of] is not None else ())]
+
+    schema = f"{one} long, {two} long" + (f", {time} timestamp" if time else "")
+    return Plan(
+        plan.relation.map_batches(shop.pairs(one, two, of, time), schema),
+        {one: "int", two: "int"} | ({time: "time"} if time else {}),
+        means.map_batches(plan.meaning, pairs),
     )
 
 
@@ -515,14 +539,16 @@ OPERATORS: dict[str, Callable[[Author, Plan], Plan]] = {
     "deduplicate": _deduplicate,
     "explode": _explode,
     "unpivot": _unpivot,
+    "map_batches": _map_batches,
     "map_groups": _map_groups,
     "union": _union,
     "interval join": _interval_join,
     "as-of join": _as_of_join,
     "regular join": _regular_join,
 }
+_NEWER = ("unpivot", "map_batches")
 _OFTEN = {
     "tumbling": 2, "hopping": 2, "session": 3, "sliding": 2, "deduplicate": 3, "interval join": 7, "as-of join": 4, "regular join": 3,
-    "explode": 2, "unpivot": 2, "map_groups": 0.6, "distinct": 0.6, "over": 1.5,
+    "explode": 2, "unpivot": 6, "map_batches": 3, "map_groups": 0.6, "distinct": 0.6, "over": 1.5,
 }  # fmt: skip
 """How much more often than others an operator is tried first."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from random import Random
 from typing import Any
 
 import polars as pl
+import pyarrow as pa
 
 from millstream.relation.nodes import Column, EventTime, Sequence, Source
 from tests.kernel.local import STAMP
@@ -63,5 +64,24 @@ def numbers(count: str, least: str, of: str) -> Callable[[pl.DataFrame], pl.Data
 
     def made(frame: pl.DataFrame) -> pl.DataFrame:
         return frame.select(pl.int_range(pl.len()).alias(count), pl.col(of).alias(least))
+
+    return made
+
+
+def pairs(
+    one: str, two: str, of: str, time: str | None
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """A function of batches: for each row with a number two rows, of the number and of what it is beside 10, and none for null."""
+
+    def made(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            rows = [
+                {one: row[of], two: each} | ({time: row[time]} if time else {})
+                for row in batch.to_pylist()
+                if row[of] is not None
+                for each in (row[of], 10 - row[of])
+            ]
+            kinds = [(one, pa.int64()), (two, pa.int64()), *([(time, pa.timestamp("us", "UTC"))] if time else [])]
+            yield pa.RecordBatch.from_pylist(rows, pa.schema(kinds))
 
     return made

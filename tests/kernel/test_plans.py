@@ -92,10 +92,10 @@ def run(
     agree(local, shop, views)
 
 
-def check(chance: Random, few: bool = False, windows: bool = False) -> None:
+def check(chance: Random, few: bool = False, windows: bool = False, newer: bool = False) -> None:
     """One plan over one log: right after every batch, and the same with other batches, buckets, tasks and speeds of topics."""
     declared, partitions = sources(chance), chance.choice((1, 2))
-    views = views_of(chance, Author(chance, declared, few, windows))
+    views = views_of(chance, Author(chance, declared, few, windows, newer))
     log = random_log(chance, declared, partitions, chance.choice((8, 25, 45)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(host, "kernel_of", in_time(kernel_of))
@@ -191,11 +191,18 @@ def test_a_plan_over_rows_of_windows_gives_what_all_rows_give(seed: int) -> None
     check(Random(seed), few=seed % 4 > 0, windows=True)
 
 
+@pytest.mark.timeout(300 + 5 * PLANS)
+@seeds
+@some
+def test_a_plan_of_the_newer_operators_gives_what_all_rows_give(seed: int) -> None:
+    check(Random(seed), few=seed % 4 > 0, windows=seed % 3 == 0, newer=True)
+
+
 def test_plans_are_of_all_operators() -> None:
     taken: Counter[str] = Counter()
     for seed in range(100):
         chance = Random(seed)
-        author = Author(chance, sources(chance))
+        author = Author(chance, sources(chance), newer=seed % 2 > 0)
         views_of(chance, author)
         taken.update(author.taken)
     assert min(taken[name] for name in OPERATORS) >= 5, taken

@@ -73,6 +73,7 @@ RELATIONS: dict[str, Relation] = {
     "exploded": CLICKS.explode("tags", as_="tag").group_by("tag").agg(n="count(*)"),
     "unpivoted": USERS.unpivot("id", ["country", "upper(country) AS upper"], "part", "word").group_by("part").agg(n="count(*)"),
     "mapped": CLICKS.map_groups(same, key="user", schema="z long"),
+    "batched": CLICKS.map_batches(same, schema="page string, at timestamp").group_by("page", tumbling("at", "1 minute")).agg(n="count(*)"),
     "pairs": PAIRS,
     "then": CLICKS.join(USERS, on="user = id", as_of="at"),
     "now": CLICKS.join(USERS, on="user = id", latest=True),

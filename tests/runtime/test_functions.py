@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from pyspark.sql import SparkSession, functions
@@ -17,7 +18,7 @@ from millstream.log import open_log
 from millstream.relation.spark_functions import SPARK_FUNCTIONS
 from millstream.store import open_reader
 
-VALUES = [
+VALUES: list[dict[str, Any]] = [
     {"id": 0, "n": 5, "w": "a"},
     {"id": 1, "n": 0, "w": "b"},
     {"id": 2, "n": 2, "w": None},
@@ -90,8 +91,12 @@ def append(pipeline: Pipeline, *values: bytes) -> None:
         log.append("numbers", [Event(value) for value in values])
 
 
+def kept(pipeline: Pipeline, view: str, *columns: str) -> list[tuple[Any, ...]]:
+    return pipeline.views[view].to_polars().select(columns).rows()
+
+
 def rows(pipeline: Pipeline, view: str, *columns: str) -> list[tuple[Any, ...]]:
-    return sorted(pipeline.views[view].to_polars().select(columns).rows())
+    return sorted(kept(pipeline, view, *columns))
 
 
 def test_functions_of_a_row_of_series_and_of_arrays_are_called_for_the_rows_that_filters_keep(
@@ -212,3 +217,35 @@ def test_a_series_function_between_groups_takes_spark_and_is_refused_at_its_plac
 def test_the_names_of_sparks_functions_are_all_known(spark: SparkSession) -> None:
     names = {row[0] for row in spark.sql("SHOW SYSTEM FUNCTIONS").collect()}
     assert {name for name in names if name.isidentifier()} == SPARK_FUNCTIONS
+
+
+def both(batches):  # type: ignore[no-untyped-def]
+    for batch in batches:
+        rows = [
+            {"n": each, "w": row["w"]}
+            for row in batch.to_pylist()
+            for each in ((row["n"], -row["n"]) if row["n"] else ())
+        ]
+        yield pa.RecordBatch.from_pylist(rows, pa.schema([("n", pa.int64()), ("w", pa.string())]))
+
+
+def test_a_function_over_batches_is_that_of_map_in_arrow(shop: Pipeline, spark: SparkSession, tmp_path: Path) -> None:
+    append(shop, *(json.dumps(each).encode() for each in VALUES))
+    numbers = shop.stream("numbers", "id int, n int, w string")
+    shop.view("both", numbers.map_batches(both, "n long, w string"))
+    largest = numbers.group_by("w").agg(n="max(n)").map_batches(both, "n long, w string")
+    shop.view("largest", largest.group_by("w").agg(k="count(*)", n="max(n)"))
+    run(shop, spark=spark, once=True)
+    append(shop, b'{"id": 4, "n": 9, "w": "a"}', b'{"id": 5, "n": 1, "w": "b"}')
+    run(shop, spark=spark, once=True)
+    there = [(5, "a"), (-5, "a"), (2, None), (-2, None), (9, "a"), (-9, "a"), (1, "b"), (-1, "b")]
+    assert sorted(kept(shop, "both", "n", "w"), key=str) == sorted(there, key=str)
+    assert sorted(kept(shop, "largest", "w", "k", "n"), key=str) == sorted(
+        [("a", 2, 9), ("b", 2, 1), (None, 2, 2)], key=str
+    )
+    assert verify(shop, spark=spark).equal
+    assert run_batch(shop, spark=spark, out=tmp_path / "out").views["both"].num_rows == 8
+    records = spark.createDataFrame([(each["n"], each["w"]) for each in VALUES], "n int, w string")
+    assert sorted(map(tuple, records.mapInArrow(both, "n long, w string").collect()), key=str) == sorted(
+        there[:4], key=str
+    )

@@ -19,6 +19,7 @@ import msgspec
 from millstream.failpoint import failpoint
 from millstream.kernel.state.store import Memory
 from millstream.local.batch import Local
+from millstream.local.repeats import asked_again
 from millstream.log.embedded.engine import SqliteLog
 from millstream.pipeline import Pipeline
 from millstream.plan.build import Chain, ViewPlan, build_chain
@@ -144,7 +145,7 @@ def _chain(pipeline: Pipeline, folder: Path) -> Chain:
         ViewPlan(view.name, view.node, places[view.to], view.emit, view.key, view.refused)
         for view in pipeline.views.values()
     ]
-    return build_chain(views, buckets=1, to=places[pipeline.to], functions=pipeline.udf.all)
+    return asked_again(build_chain(views, buckets=1, to=places[pipeline.to], functions=pipeline.udf.all))
 
 
 def _write(path: Path, what: msgspec.Struct) -> None:

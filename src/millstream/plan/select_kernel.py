@@ -14,6 +14,7 @@ from millstream.plan.operators import (
     deduplicate,
     interval_join,
     join,
+    map_batches,
     map_groups,
     over,
     passthrough,
@@ -30,6 +31,7 @@ from millstream.relation.nodes import (
     Emit,
     Explode,
     Join,
+    MapBatches,
     MapGroups,
     Over,
     Top,
@@ -39,7 +41,9 @@ from millstream.relation.nodes import (
     Windowed,
 )
 
-OneInput: TypeAlias = Aggregate | Windowed | Over | Top | Deduplicate | Union | Explode | Unpivot | MapGroups
+OneInput: TypeAlias = (
+    Aggregate | Windowed | Over | Top | Deduplicate | Union | Explode | Unpivot | MapBatches | MapGroups
+)
 """What a kernel with one input does; several relations may flow into it."""
 
 
@@ -54,6 +58,8 @@ def lay(node: OneInput, emit: Emit, insert_only: bool) -> Laid:
             return top.lay(node, emit, insert_only)
         case Deduplicate():
             return deduplicate.lay(node, emit, insert_only)
+        case MapBatches():
+            return map_batches.lay(node)
         case MapGroups():
             return map_groups.lay(node)
         case Windowed():

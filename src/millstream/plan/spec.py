@@ -15,6 +15,7 @@ from millstream.plan.operators.deduplicate import Deduplicate
 from millstream.plan.operators.hold_until_close import Hold
 from millstream.plan.operators.interval_join import IntervalJoin
 from millstream.plan.operators.join import TableJoin
+from millstream.plan.operators.map_batches import Batches
 from millstream.plan.operators.map_groups import Groups
 from millstream.plan.operators.over import Over
 from millstream.plan.operators.passthrough import Pass
@@ -24,6 +25,7 @@ from millstream.plan.operators.unpivot import Unpivot
 
 __all__ = [
     "AsOfJoin",
+    "Batches",
     "Changelog",
     "Deduplicate",
     "Groups",
@@ -45,4 +47,6 @@ __all__ = [
 ]
 
 JoinSpec: TypeAlias = TableJoin | IntervalJoin | AsOfJoin | LatestJoin
-Spec: TypeAlias = Changelog | Reduce | Session | Top | Over | Deduplicate | Pass | Unpivot | Hold | Groups | JoinSpec
+Spec: TypeAlias = (
+    Changelog | Reduce | Session | Top | Over | Deduplicate | Pass | Unpivot | Hold | Batches | Groups | JoinSpec
+)

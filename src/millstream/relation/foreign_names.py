@@ -26,6 +26,7 @@ _METHODS = {
     "agg": "group_by().agg(…)",
     **dict.fromkeys(("applyInPandas", "apply", "map", "flatMap", "transform"), "map_groups(f, key, schema)"),
     "melt": 'unpivot("id", ["a", "b"], "variable", "value")',
+    "mapInArrow": "map_batches(f, schema)", "mapInPandas": "map_batches(f, schema), with batch.to_pandas() for each",
     **dict.fromkeys(("crossJoin", "merge"), 'join(other, on="id")'),
     **dict.fromkeys(("show", "collect", "count", "toPandas", "toDF", "toArrow", "writeStream", "write", "cache", "persist"),
                     "view(name, relation) of the pipeline, then run(pipeline) and view.to_polars()"),

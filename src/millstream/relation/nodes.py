@@ -40,6 +40,7 @@ from millstream.relation.operators.contract import sources_of
 from millstream.relation.operators.deduplicate import Deduplicate
 from millstream.relation.operators.explode import Explode
 from millstream.relation.operators.join import Join
+from millstream.relation.operators.map_batches import MapBatches
 from millstream.relation.operators.map_groups import MapGroups
 from millstream.relation.operators.over import Over
 from millstream.relation.operators.select import Select
@@ -69,6 +70,7 @@ __all__ = [
     "Join",
     "Late",
     "Look",
+    "MapBatches",
     "MapGroups",
     "Named",
     "Node",
@@ -110,6 +112,7 @@ Node: TypeAlias = (
     | Union
     | Explode
     | Unpivot
+    | MapBatches
     | MapGroups
 )
 

@@ -6,7 +6,7 @@ not hold together is refused here, in the line that says it: every error begins 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -33,7 +33,7 @@ from millstream.relation.nodes import (
     Windowed,
     output_columns,
 )
-from millstream.relation.operators import deduplicate, explode, map_groups, over, top, union, unpivot
+from millstream.relation.operators import deduplicate, explode, map_batches, map_groups, over, top, union, unpivot
 from millstream.relation.operators.checks import as_list, check_names, named_column
 from millstream.relation.operators.contract import written
 from millstream.relation.properties import event_time, has_aggregate, has_window, natural_key, visible
@@ -215,6 +215,22 @@ class Relation:
             keys = tuple(named_column(text, self.node, "map_groups") for text in as_list(key))
             made = map_groups.map_groups(self.node, function, keys, schema, place)
             check_names(list(output_columns(made)), "map_groups")
+        return Relation(made)
+
+    def map_batches(self, function: Callable[[Iterator[Any]], Iterable[Any]], schema: str) -> Relation:
+        """Give what a function makes of each row: Arrow batches in, Arrow batches with the columns of ``schema`` out, as in ``mapInArrow``.
+
+        Of each row it may make any number, which must depend on this row alone and be the same each time: how rows are cut into
+        batches is not fixed, and a row that is taken back is given to it again. The event time stays one if ``schema`` has its column,
+        a timestamp, and the function leaves it as it is.
+
+        :param function: a function of an iterator of ``pyarrow.RecordBatch`` that gives such batches
+        :param schema: the columns of what it gives, ``"page string, n long"``
+        """
+        place = here()
+        with placed(place):
+            made = map_batches.map_batches(self.node, function, schema, place)
+            check_names(list(output_columns(made)), "map_batches")
         return Relation(made)
 
     def over(

@@ -28,6 +28,7 @@ from millstream.relation.nodes import (
     Explode,
     Join,
     Look,
+    MapBatches,
     MapGroups,
     Named,
     Node,
@@ -175,6 +176,8 @@ class _Reader:
                 return {**self.types(node.input), **self._made(node.looks, node)}
             case Windowed():
                 return {**self.types(node.input), **dict.fromkeys(WINDOW_COLUMNS, STAMP)}
+            case MapBatches():
+                return _declared(node.columns)
             case MapGroups():
                 return self._named(node.key, node.input) | _declared(node.columns)
             case Explode():

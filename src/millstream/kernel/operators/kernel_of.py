@@ -10,6 +10,7 @@ from millstream.kernel.operators.deduplicate import DeduplicateKernel
 from millstream.kernel.operators.hold_until_close import HoldKernel
 from millstream.kernel.operators.interval_join import IntervalJoinKernel
 from millstream.kernel.operators.join import TableJoinKernel
+from millstream.kernel.operators.map_batches import BatchesKernel
 from millstream.kernel.operators.map_groups import GroupsKernel
 from millstream.kernel.operators.over import OverKernel
 from millstream.kernel.operators.passthrough import PassKernel
@@ -18,6 +19,7 @@ from millstream.kernel.operators.top import TopKernel
 from millstream.kernel.operators.unpivot import UnpivotKernel
 from millstream.plan.spec import (
     AsOfJoin,
+    Batches,
     Changelog,
     Deduplicate,
     Groups,
@@ -56,6 +58,8 @@ def kernel_of(spec: Spec) -> Kernel:
             return UnpivotKernel(spec)
         case Hold():
             return HoldKernel(spec)
+        case Batches():
+            return BatchesKernel(spec)
         case Groups():
             return GroupsKernel(spec)
         case TableJoin():

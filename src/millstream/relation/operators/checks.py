@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from millstream.errors import PlanError
 from millstream.relation import expression
-from millstream.relation.clauses import WINDOW_COLUMNS, Named
+from millstream.relation.clauses import WINDOW_COLUMNS, Column, Named
 from millstream.relation.foreign_names import is_spark_column
+from millstream.relation.schema import parse_columns
 
 if TYPE_CHECKING:
     from millstream.relation.nodes import Node
@@ -71,3 +73,18 @@ def check_names(names: Sequence[str], what: str) -> None:
                 f"{what}: the column {name} is there twice; expected different names", hint="rename one with AS"
             )
         seen.add(name.lower())
+
+
+_GIVEN = re.compile(
+    r"(array<)*(boolean|tinyint|byte|smallint|short|int|integer|bigint|long|float|real|double|string|binary|date|timestamp"
+    r"|timestamp_ntz|(decimal|dec|numeric)(\(\d+(,\d+)?\))?)>*"
+)
+
+
+def given_columns(what: str, schema: str) -> tuple[Column, ...]:
+    """The columns that a function declares."""
+    columns = parse_columns(schema)
+    for column in columns:
+        if not _GIVEN.fullmatch(column.type.replace(" ", "").lower()):
+            raise PlanError(f"{what}: a function cannot give {column.name} {column.type}; only plain types and arrays")
+    return columns

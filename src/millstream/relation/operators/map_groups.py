@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -13,8 +12,8 @@ from millstream.relation import expression
 from millstream.relation.clauses import NOWHERE, Column, Emit, Named, Place
 from millstream.relation.fingerprint import digest_of
 from millstream.relation.kinds import Kind, declared, of_named, without_fields
+from millstream.relation.operators.checks import given_columns
 from millstream.relation.operators.contract import NodeContract, lower, renamed, texts_by_name
-from millstream.relation.schema import parse_columns
 from millstream.relation.wording import describe_columns
 
 if TYPE_CHECKING:
@@ -95,22 +94,10 @@ class MapGroups(NodeContract):
         return (expression.substitute(part, texts_by_name(self.key)),) if about_keys else ()
 
 
-_GIVEN = re.compile(
-    r"(array<)*(boolean|tinyint|byte|smallint|short|int|integer|bigint|long|float|real|double|string|binary|date|timestamp"
-    r"|timestamp_ntz|(decimal|dec|numeric)(\(\d+(,\d+)?\))?)>*"
-)
-
-
 def map_groups(
     node: Node, function: Callable[[Any], Any], key: tuple[Named, ...], schema: str, place: Place
 ) -> MapGroups:
     """What a function makes of the rows of each key."""
     if not callable(function):
         raise PlanError(f"map_groups: expected a function of a Polars frame; found {function!r}")
-    columns = parse_columns(schema)
-    for column in columns:
-        if not _GIVEN.fullmatch(column.type.replace(" ", "").lower()):
-            raise PlanError(
-                f"map_groups: a function cannot give {column.name} {column.type}; only plain types and arrays"
-            )
-    return MapGroups(node, key, columns, digest_of(function), function, place)
+    return MapGroups(node, key, given_columns("map_groups", schema), digest_of(function), function, place)
