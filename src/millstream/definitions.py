@@ -55,7 +55,7 @@ def source_columns(
 def time_of(
     what: str, columns: tuple[Column, ...], time: str | None, written: EventTime, clock: Clock | None
 ) -> EventTime | None:
-    """The event time of a stream: what was said of it, in the column or by the expression that ``time`` is."""
+    """The event time of a stream: ``time`` is its column or its expression, ``written`` are the delays and the rest."""
     if time is not None:
         return event_time_of(time, written, clock, columns, what)
     if written != EventTime("") or clock is not None:
@@ -135,7 +135,7 @@ def refuse_second_reader(source: Source, others: Iterable[Source]) -> None:
 def relation_of(
     relation: Relation | None, sql: str | None, names: Mapping[str, Relation], what: str
 ) -> tuple[Relation, Query | None]:
-    """The relation that is given, or that of a query over ``names``, with what is said behind it."""
+    """The relation that is given, or that of a query over ``names``, with the clauses behind it."""
     if sql is None:
         if not isinstance(relation, Relation):
             raise PlanError(f"{what}: expected a relation; found {relation!r}", hint="after group_by comes .agg(…)")
@@ -178,7 +178,7 @@ def emit_of(what: str, emit: Emit, query: Query | None) -> Emit:
 
 
 def view_key(what: str, relation: Relation, emit: Emit, key: str | Sequence[str] | None) -> tuple[str, ...]:
-    """The columns that identify a view's rows: those that were said, or those that its relation has."""
+    """The columns that identify a view's rows: ``key`` where it is given, else the key of its relation."""
     if emit not in get_args(Emit):
         raise PlanError(f"{what}: expected emit to be {either(Emit)}; found {emit!r}")
     if emit == "final" and not has_window(relation.node):

@@ -1,6 +1,6 @@
 """Pipelines, their sources and views as a notebook shows them: small HTML tables of what is defined and what is there now.
 
-No JVM is started and nothing is made. What is not there yet, or cannot be read, is said in the place where it would stand. All
+No JVM is started and nothing is made. What is not there yet, or cannot be read, is shown as a message in its place. All
 text is escaped: what stands in a record is data, never markup.
 """
 

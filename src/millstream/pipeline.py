@@ -49,9 +49,9 @@ class Pipeline:
 
     :param name: 1 to 63 letters, digits, _ and -
     :param log: the address of the log, ``sqlite:PATH`` or ``kafka://HOST:PORT``; left out, it is that of the settings for a command,
-        which is ``sqlite:millstream.db`` unless said
-    :param to: the store of its views, ``sqlite:PATH`` or ``postgresql://…``; ``sqlite:NAME.views.db`` unless said
-    :param checkpoint: the folder of its state; ``NAME.checkpoint`` unless said
+        which is ``sqlite:millstream.db`` by default
+    :param to: the store of its views, ``sqlite:PATH`` or ``postgresql://…``; ``sqlite:NAME.views.db`` by default
+    :param checkpoint: the folder of its state; ``NAME.checkpoint`` by default
     :param kafka: settings of the Kafka client; secrets by reference
     :param spark: settings of the Spark session that it starts
     :param buckets: in how many parts state is kept
@@ -134,7 +134,7 @@ class Pipeline:
 
         :param name: what it is called in errors and in SQL
         :param schema: its columns, ``"page string, at timestamp"``
-        :param topic: the topic; its name unless said
+        :param topic: the topic; by default it has the name of this source
         :param key: the columns that the record's key was made of
         :param codec: ``"json"``, ``"text"`` or an Avro schema
         :param time: the column, or an expression with a name, that says when a fact happened; what PySpark says by ``withWatermark``
@@ -179,7 +179,7 @@ class Pipeline:
         :param name: what it is called in errors and in SQL
         :param schema: its columns, ``"id long, name string"``
         :param key: the columns of its primary key
-        :param topic: the topic; its name unless said
+        :param topic: the topic; by default it has the name of this source
         :param codec: ``"json"``, ``"text"`` or an Avro schema
         :param failed: ``"dead_letter"`` or ``"stop"``
         :raises PlanError: if something of it does not hold together
@@ -229,7 +229,7 @@ class Pipeline:
         unbounded: bool = False,
         refused: Policy = "stop",
     ) -> View:
-        """Define a view: a relation kept up to date under a name, in ``to`` (the pipeline's store unless said).
+        """Define a view: a relation kept up to date under a name, in ``to`` (by default the pipeline's store).
 
         With ``to="nowhere"`` its rows are not stored: only its changes go to its sinks.
         With ``emit="final"`` a window's rows appear once, when it has closed. ``key`` overrides the columns that identify a row.
@@ -339,7 +339,7 @@ class Pipeline:
     def fingerprint(self) -> str:
         """Sixteen hex digits of everything that decides what state means.
 
-        Not of where things are kept, nor of where in the file they are said, nor of sources that no view uses. What is left at
+        Where things are stored, where in the file they are defined, and sources that no view uses do not count. What is left at
         its default does not count either, so that a later version with more options has the same fingerprints.
         """
         views = sorted(self.views.values(), key=lambda view: view.name)

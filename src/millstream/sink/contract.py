@@ -71,7 +71,7 @@ class Sink(Closing):
         return False
 
     def place(self) -> str:
-        """What tells this place from every other of its name, where a number may be lost and nothing else; else nothing."""
+        """An id of this place, so that another one of its name is recognised, where only a number may be lost; else nothing."""
         return ""
 
     def restore(self, place: str, sequence: int) -> bool:  # noqa: ARG002

@@ -170,7 +170,7 @@ def _cuts(sizes: np.ndarray) -> Iterator[tuple[int, int]]:
 
 
 def _digest(parts: list[Part]) -> str:
-    """What tells a batch, cut as it is, from another under its number."""
+    """A digest of a batch and of how it is cut: another batch under its number has another."""
     made = hashlib.blake2b(digest_size=16)
     for part in parts:
         made.update(repr((len(part.pairs), len(part.gone))).encode())

@@ -1,7 +1,7 @@
 """Python functions that the user registered in the session, called for the records that an expression is for, and no others.
 
 Spark computes them before the expression that they stand in, for every row: of all topics, and also where a filter or a CASE
-keeps the row out. So another function stands in for each: it is told whether the row counts, and calls the user's only then. What
+keeps the row out. So another function stands in for each: its first argument says whether the row counts, and it calls the user's only then. What
 that raises comes back as a value, and fails the expression for this record alone. A pandas function gets many rows at once: it
 is given those that count, and if it raises, the pipeline stops.
 """
@@ -53,7 +53,7 @@ def guarded(
     made = f"CASE WHEN {condition} THEN {made} END" if guard else made
     if not calls.failures:
         return made
-    # What is said of a failure stands outside of the calls: what raises inside of their arguments is not caught.
+    # The message of a failure stands outside of the calls: what raises inside of their arguments is not caught.
     why = f"coalesce({', '.join(calls.failures)})"
     return f"CASE WHEN {why} IS NOT NULL THEN raise_error({why}) ELSE {made} END"
 
@@ -117,15 +117,15 @@ class _Calls:
         found = _stand_in(self.spark, self.find, name, self.functions.get(name.lower()))
         if found is None:
             return None
-        registered, tells = found
+        registered, returns_failures = found
         call = f"{registered}({', '.join(filter(str.strip, [self.rows, self._whole(arguments)]))})"
-        if tells:
+        if returns_failures:
             self.failures.append(f"{call}.why")
-        return f"{call}.value" if tells else call
+        return f"{call}.value" if returns_failures else call
 
 
 def _stand_in(spark: SparkSession, find: Find, name: str, own: Function | None) -> tuple[str, bool] | None:
-    """The name of the function in the place of a Python function, and whether it tells failures; None for Spark's own functions."""
+    """The name of the function in the place of a Python function, and whether it returns failures; None for Spark's own functions."""
     from pyspark import cloudpickle
     from pyspark.serializers import CPickleSerializer
     from pyspark.sql import functions

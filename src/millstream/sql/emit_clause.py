@@ -21,7 +21,7 @@ _EMITS: dict[str, Emit] = {"CHANGES": "changes", "FINAL": "final"}
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A SELECT, and what was said behind it; None of what was not."""
+    """A SELECT, and the clauses behind it; None for a clause that is not there."""
 
     text: str
     place: Place

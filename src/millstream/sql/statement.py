@@ -35,7 +35,7 @@ class Made(NamedTuple):
 
 
 class _Allowed(NamedTuple):
-    """A lateness that a view allows, and where that is said."""
+    """A lateness that a view allows, and the place of the clause."""
 
     lateness: timedelta
     view: str

@@ -172,7 +172,7 @@ def all_of(some: Sequence[str]) -> str:
 
 
 def canonical(sql: str) -> tuple[str, ...]:
-    """What tells two expressions apart: their words, whatever the spaces and the case of names."""
+    """The words of an expression: equal for two that differ only in spaces and in the case of names."""
     return tuple(word.text or (word.value.upper() if word.is_name else f"'{word.value}'") for word in words(sql))
 
 

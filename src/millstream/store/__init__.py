@@ -41,7 +41,7 @@ def open_reader(address: str, create: bool = False) -> StoreReader:
 
 
 def judge_at(address: str) -> Judge | None:
-    """What tells the rows that cannot be kept there; None where every row can be, as in SQLite."""
+    """The function that finds the rows that cannot be stored there; None where every row can be, as in SQLite."""
     if not isinstance(parse_address(address), PostgresAddress):
         return None
     from millstream.store.postgres.values import refused

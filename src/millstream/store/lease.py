@@ -63,7 +63,7 @@ class Holder:
 
 
 def this_process(owner: str) -> Holder:
-    """The calling process; ``owner`` tells two stores in one process apart."""
+    """The calling process; ``owner`` distinguishes two stores in one process."""
     return Holder(socket.gethostname(), _machine(), os.getpid(), _stat(os.getpid())[1], owner)
 
 

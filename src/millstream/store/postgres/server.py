@@ -220,7 +220,7 @@ class Server:
                 f"SET search_path TO {quote(self.address.schema)}; SET TIME ZONE 'UTC'; SET datestyle TO iso; SET intervalstyle TO postgres;"
                 f" SET extra_float_digits TO 1; SET bytea_output TO hex; SET lock_timeout TO {_millis(LOCKS)};"
                 f" SET idle_in_transaction_session_timeout TO {_millis(IDLE)}; SET client_min_messages TO warning;"
-                # A commit that Spark was told of must not be lost by a crash of the server.
+                # A commit that was confirmed to Spark must not be lost by a crash of the server.
                 " SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
             )
         except BaseException:
@@ -289,7 +289,7 @@ def literal(text: str) -> str:
 
 
 def first_line(error: psycopg.Error) -> str:
-    """What the server said, in one line."""
+    """The message of the server, in one line."""
     said = error.diag.message_primary or str(error).strip().partition("\n")[0] or type(error).__name__
     return said.strip()
 
