@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from pyspark import cloudpickle
 from pyspark.sql import SparkSession, functions
 
 from millstream import Pipeline, rebuild, run, run_batch, verify
@@ -17,6 +19,10 @@ from millstream.event import Event
 from millstream.log import open_log
 from millstream.relation.spark_functions import SPARK_FUNCTIONS
 from millstream.store import open_reader
+
+cloudpickle.register_pickle_by_value(
+    sys.modules[__name__]
+)  # a session that began in another folder does not find the tests
 
 VALUES: list[dict[str, Any]] = [
     {"id": 0, "n": 5, "w": "a"},

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pyarrow.compute as pc
 import pytest
+from pyspark import cloudpickle
 from pyspark.sql import SparkSession, functions
 
 from millstream import Pipeline, run, run_batch, verify
@@ -15,6 +17,10 @@ from millstream.errors import ExpressionFailed
 from millstream.event import Event
 from millstream.log import open_log
 from millstream.store import open_reader
+
+cloudpickle.register_pickle_by_value(
+    sys.modules[__name__]
+)  # a session that began in another folder does not find the tests
 
 
 def tenth(n: Any) -> Any:
