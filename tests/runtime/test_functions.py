@@ -20,7 +20,7 @@ from millstream.log import open_log
 from millstream.relation.spark_functions import SPARK_FUNCTIONS
 from millstream.store import open_reader
 
-cloudpickle.register_pickle_by_value(
+cloudpickle.register_pickle_by_value(  # type: ignore[no-untyped-call]
     sys.modules[__name__]
 )  # a session that began in another folder does not find the tests
 

@@ -18,7 +18,7 @@ from millstream.event import Event
 from millstream.log import open_log
 from millstream.store import open_reader
 
-cloudpickle.register_pickle_by_value(
+cloudpickle.register_pickle_by_value(  # type: ignore[no-untyped-call]
     sys.modules[__name__]
 )  # a session that began in another folder does not find the tests
 
