@@ -63,6 +63,30 @@ def test_a_stream_with_event_time_goes_to_admission_with_its_time() -> None:
     assert from_bytes(chunk.data)["_t"].to_list() == [1_000_000]
 
 
+TWICE = [
+    b'{"k": 0, "at": "1970-01-01T00:00:01Z"}',
+    b'{"k": 1, "at": "garbage", "at": "1970-01-01T00:00:02Z"}',
+    rb'{"k": 2, "\u0061t": "garbage", "at": "1970-01-01T00:00:03Z"}',
+    b'{"k": 3, "at": "1970-01-01T00:00:04Z", "who": "at", "at2": {"at": 1}}',
+    b'{"k": 4, "who": "\\u00e9", "at": "1970-01-01T00:00:05Z"}',
+]
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_a_time_that_comes_twice_is_left_to_spark_which_minds_the_first(joined: bool) -> None:
+    values = TWICE if not joined else Joined(b"\n".join(TWICE), np.array(list(map(len, TWICE)), np.int64))
+    offsets = np.arange(len(TWICE), dtype=np.int64)
+    frames, left = packed(decoder("k long, at timestamp"), Records(offsets, offsets, offsets, None, values))
+    assert left == [1, 2]
+    assert [row[0] for row in frames[0].select("k").rows()] == [0, 3, 4]
+
+
+def test_fields_of_one_name_in_two_structs_are_no_repetition() -> None:
+    value = b'{"before": {"at": "1970-01-01T00:00:01Z"}, "after": {"at": "1970-01-01T00:00:02Z"}}'
+    made = decoder("before struct<at: timestamp>, after struct<at: timestamp>", "before.at AS b", "after.at AS a")
+    assert packed(made, records(value))[1] == []
+
+
 def test_processing_time_is_that_of_the_append() -> None:
     made = decoder("k long", time="_append_time")
     chunks, left = made.pack("events", 0, records(b'{"k": 1}', b'{"k": "one"}', b'{"k": 3}'))

@@ -60,6 +60,7 @@ WHOLE = [
     b'/* c */ {"n": 1}', b'{"n": 1} // c', b'{"zz": 01, "n": 1}', b'{"zz": ' + b"9" * 1200 + b', "n": 1}', b'{"zz": 1e99999, "n": 1}',
     b'{"zz": ' + b"[" * 1200 + b"]" * 1200 + b', "n": 1}', b'{"zz": ' + b"[" * 700 + b"]" * 700 + b', "n": 1}', b"\0", b'{"n": 1}\0', b"plain",
     b'{"zz": tru}', b'{"zz": "a\nb"}', b'{"a\nb": 1}', b'{"n" 1}', b'{n: 1}', b'{"n": Infinity}', b'"text"', b"17",
+    *(b'{"%s": %s, "%s": %s}' % (name, each.encode(), name, VALUES[name.decode()][0].encode()) for name in (b"at", b"d") for each in VALUES[name.decode()]),
     *(b'{"p": %s, "p": 1.5}' % each.encode() for each in DECIMALS), *(b'{"p": "1.5", "p": %s}' % each.encode() for each in DECIMALS),
 ]  # fmt: skip
 

@@ -9,6 +9,7 @@ and Spark decides. No record can shift another's columns: many are decoded in on
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Annotated, Any, NamedTuple, TypeAlias
@@ -21,6 +22,7 @@ import polars as pl
 from millstream.decode.decimals import json_type, read_decimals
 from millstream.decode.jackson import SURE, may_refuse
 from millstream.decode.json_lines import Joined
+from millstream.decode.repeated_fields import repeated
 from millstream.decode.timestamps import STAMP, read_dates, read_stamps
 from millstream.kernel.admission.entrances import Admission, Gate
 from millstream.kernel.admission.record import COLUMNS, is_used, placed_by
@@ -325,11 +327,15 @@ class FeedDecoder:
         """The declared columns, those of a record, and which rows have something in them that only Spark reads."""
         unsure = np.zeros(len(at), bool)
         made: dict[str, pl.Series] = {}
+        times = Counter[str]()
         for name, (_, dtype), values in self._columns(found):
             made[name] = read = self._series(values, dtype)
+            if isinstance(dtype, pl.Datetime | pl.Date):
+                times[name.rpartition(".")[2]] += len(read) - read.null_count()
             if isinstance(dtype, _READ) and read.null_count():
                 there = np.fromiter((value is not None for value in values), bool, len(values))
                 unsure |= read.is_null().to_numpy() & there
+        unsure |= repeated(records.values, at, times)
         made["_partition"] = pl.repeat(partition, len(at), dtype=pl.Int32, eager=True)
         made["_offset"] = pl.Series(records.offsets[at])
         made["_append_time"] = pl.Series(records.appended[at]).cast(STAMP)

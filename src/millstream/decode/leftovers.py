@@ -19,6 +19,7 @@ import polars as pl
 
 from millstream.decode.decoder import FeedDecoder, Records
 from millstream.decode.jackson import SURE, may_read
+from millstream.decode.repeated_fields import Repeated, once
 from millstream.errors import NeedsSpark
 from millstream.event import Record
 from millstream.kernel.admission.record import NO_VALUE, SHOWN, beat_of, lacks, placed_by, undecoded
@@ -100,8 +101,8 @@ def _value(source: Source, record: Record) -> tuple[str | None, dict[str, Any] |
     refused = undecoded(source) + text[:SHOWN]
     try:
         value = _READ.decode(record.value)
-        json.loads(record.value, object_pairs_hook=_once)
-    except _Repeated:
+        json.loads(record.value, object_pairs_hook=once)
+    except Repeated:
         raise _only_spark(source, record) from None
     except (ValueError, RecursionError):
         if not record.value.isascii() or not text.isprintable() or (text[:1] in "{[ " and may_read(text)):
@@ -112,15 +113,6 @@ def _value(source: Source, record: Record) -> tuple[str | None, dict[str, Any] |
     if not isinstance(value, dict) or any(_misfit(column.type, value.get(column.name)) for column in source.columns):
         return refused, None
     return None, _with_key(source, record, value)
-
-
-class _Repeated(Exception):
-    """An object has a field twice."""
-
-
-def _once(pairs: list[tuple[str, Any]]) -> None:
-    if len(dict(pairs)) < len(pairs):
-        raise _Repeated
 
 
 def _misfit(kind: str, value: Any) -> bool:
