@@ -113,8 +113,8 @@ def command(
 ) -> None:
     """Run the pipeline that FILE defines and keep its views up to date.
 
-    FILE is of Python or of SQL. A restart goes on where the last run ended. SIGINT and SIGTERM let the batch end first.
-    FILE.py:NAME picks one of several pipelines in a file.
+    FILE is of Python or of SQL; FILE.py:NAME picks one of several pipelines. A restart goes on where the last run ended.
+    SIGINT and SIGTERM let the batch end first.
 
     With --batch the views are computed once, over the whole log or a range of it, and replace what an earlier --batch made.
     Views that a stream keeps are left alone.
@@ -133,13 +133,12 @@ def command(
     if batch:
         _run_batch(pipeline, first, until, close=close, to=to, out=out, forget_history=forget_history, as_json=as_json)
         return
-    pause = interval if isinstance(interval, timedelta) else timedelta(0)
     with stopping() as stop, quiet_spark(pipeline), shown(pipeline, as_json, stop) as report:
         last = run(
             pipeline,
             once=once,
             close=close,
-            interval=pause,
+            interval=interval if isinstance(interval, timedelta) else timedelta(0),
             rate_limit=rate_limit,
             byte_limit=byte_limit,
             takeover=takeover,

@@ -90,9 +90,14 @@ def run(
         send_again=send_again,
         forget_history=forget_history,
     )
-    what = "a rebuild" if beside else "a run"
-    with run_logged(pipeline.name, what), room_told(pipeline), ExitStack() as stack:
-        course = Course(pipeline, options, logged(guarded(progress)), stop or threading.Event())
+    course = Course(pipeline, options, logged(guarded(progress)), stop or threading.Event())
+    with run_logged(pipeline.name, "a rebuild" if beside else "a run"), room_told(pipeline):
+        return _in_phases(course, spark)
+
+
+def _in_phases(course: Course, spark: SparkSession | None) -> Progress:
+    """Go from phase to phase; what one has opened is closed when the last has ended."""
+    with ExitStack() as stack:
         claimed = claim(stack, course)
         recovered = recover(stack, course, claimed, spark)
         prepared = prepare(course, claimed, recovered)
