@@ -88,6 +88,21 @@ def test_a_broker_that_cannot_start_shows_its_log(broker: KafkaBroker) -> None:
         pass
 
 
+def test_an_ordinary_broker_has_the_jvm_and_the_settings_of_kafka_itself() -> None:
+    with KafkaBroker(ordinary=True) as broker:
+        command = Path(f"/proc/{broker.pid}/cmdline").read_text()
+        assert "UseG1GC" in command
+        assert "TieredStopAtLevel" not in command
+        client = admin.AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+        resource = admin.ConfigResource(admin.ResourceType.BROKER, "1")
+        values = client.describe_configs([resource])[resource].result(30)
+        changed = {name for name, value in values.items() if not value.is_default and name.endswith(".ms")}
+        assert changed == {"group.initial.rebalance.delay.ms", "log.retention.ms"}
+        make_topic(broker, "facts")
+        write(broker, "facts", b"one")
+        assert read(broker, "facts", 1) == [b"one"]
+
+
 def test_a_broker_dies_with_its_owner_even_when_that_is_killed(broker: KafkaBroker) -> None:
     script = """
 import time

@@ -78,7 +78,7 @@ def measure(names: tuple[str, ...], scale: float, say: Callable[[str], None]) ->
                 pair = pairs[name](stack, folder)
                 yield _measured(name, pair, frames, rows)
     if "catch_up" in names:
-        with KafkaBroker() as broker, tempfile.TemporaryDirectory(prefix="millstream-bench-") as place:
+        with KafkaBroker(ordinary=True) as broker, tempfile.TemporaryDirectory(prefix="millstream-bench-") as place:
             yield _catch_up(spark, broker.url, Path(place), max(10_000, int(5_000_000 * scale)), say)
 
 
@@ -165,7 +165,7 @@ def _postgres(stack: ExitStack, _: Path) -> Pair:
 
 
 def _kafka(stack: ExitStack, _: Path) -> Pair:
-    broker = stack.enter_context(KafkaBroker())
+    broker = stack.enter_context(KafkaBroker(ordinary=True))
     with open_log(broker.url) as log:
         log.create_topic("plain", 2)
         log.create_topic("ours", 2)

@@ -1,6 +1,7 @@
-"""A real Kafka broker for tests: one Java process, broker and controller at once.
+"""A real Kafka broker: one Java process, broker and controller at once.
 
-Retention, compaction, new groups and expired transactions, which take minutes with Kafka's defaults, take about a second.
+For tests it is small and starts quickly, and retention, compaction, new groups and expired transactions, which take minutes with
+Kafka's defaults, take about a second. For measurements it is an ordinary one: Kafka's defaults, and the JVM as Kafka's own script has it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from millstream.spark.jars import kafka_broker_classpath
 from millstream.spark.java import find_java
 from millstream.testing.process import Server, free_ports
 
-_SERVER = {
+_ONE_BROKER = {
     "process.roles": "broker,controller",
     "node.id": "1",
     "controller.listener.names": "CONTROLLER",
@@ -28,6 +29,10 @@ _SERVER = {
     "transaction.state.log.min.isr": "1",
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
+    "group.initial.rebalance.delay.ms": "0",  # as in the settings that come with Kafka
+    "log.retention.ms": "-1",  # or events with a time long ago are gone before anybody reads them
+}
+_AT_ONCE = {
     # 50 partitions each by default: files to make at the first use, and to load at every restart
     "offsets.topic.num.partitions": "2",
     "transaction.state.log.num.partitions": "2",
@@ -35,13 +40,11 @@ _SERVER = {
     # seconds instead of minutes
     "broker.heartbeat.interval.ms": "200",
     "broker.session.timeout.ms": "2000",  # a killed broker is let in again only after this
-    "group.initial.rebalance.delay.ms": "0",
     "group.coordinator.append.linger.ms": "0",
     "share.coordinator.append.linger.ms": "0",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
     "log.initial.task.delay.ms": "100",
     "log.retention.check.interval.ms": "500",
-    "log.retention.ms": "-1",  # or events with a time long ago are gone before the test reads them
     "log.segment.delete.delay.ms": "100",
     "log.cleaner.backoff.ms": "200",
     "log.cleaner.min.cleanable.ratio": "0.01",
@@ -68,6 +71,17 @@ appender.out.layout.type = PatternLayout
 appender.out.layout.pattern = %d{HH:mm:ss.SSS} %p %m%n
 """
 
+_SMALL = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+# What kafka-server-start.sh gives to the JVM.
+_ORDINARY = (
+    "-Xmx1g",
+    "-Xms1g",
+    "-server",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+)
+
 # The last line that a broker logs when it starts.
 _STARTED = "Kafka Server started"
 
@@ -75,17 +89,21 @@ _STARTED = "Kafka Server started"
 class KafkaBroker(Server):
     """A Kafka broker for tests, as a context manager; needs the network the first time, for its jars.
 
-    ``settings`` are further broker settings, which win over ours.
+    ``settings`` are further broker settings, which win over ours. An ``ordinary`` one is for measurements.
     """
 
     name = "Kafka broker"
 
     def __init__(
-        self, *, settings: Mapping[str, str] | None = None, patience: timedelta = timedelta(seconds=60)
+        self,
+        *,
+        settings: Mapping[str, str] | None = None,
+        patience: timedelta = timedelta(seconds=60),
+        ordinary: bool = False,
     ) -> None:
         super().__init__(patience)
         self._port, controller = free_ports(2)
-        java = [str(find_java().executable), "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+        java = [str(find_java().executable), *(_ORDINARY if ordinary else _SMALL)]
         java += [f"-Dlog4j2.configurationFile={self._folder / 'log4j2.properties'}"]
         self._java = [*java, "-cp", ":".join(map(str, kafka_broker_classpath()))]
         here = {
@@ -93,7 +111,8 @@ class KafkaBroker(Server):
             "controller.quorum.voters": f"1@127.0.0.1:{controller}",
             "log.dirs": str(self._folder / "data"),
         }
-        lines = [f"{name}={value}\n" for name, value in {**_SERVER, **here, **(settings or {})}.items()]
+        values = {**_ONE_BROKER, **({} if ordinary else _AT_ONCE), **here, **(settings or {})}
+        lines = [f"{name}={value}\n" for name, value in values.items()]
         self._settings.write_text("".join(lines))
         (self._folder / "log4j2.properties").write_text(_LOG4J)
 

@@ -168,7 +168,7 @@ def _prepared(stack: ExitStack, wanted: Wanted, folder: Path, say: Say) -> Place
     warm = write_folder(folder / "warm", min(_WARM, wanted.events), wanted.seed + 1)
     log = f"sqlite:{folder / 'log.db'}"
     if wanted.log == "kafka":
-        log = stack.enter_context(KafkaBroker()).url
+        log = stack.enter_context(KafkaBroker(ordinary=True)).url
     say("filling the log")
     fill_side(log)
     fill(log, read_folder(warm), topic=_WARM_TOPIC)
