@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from millstream.plan.operators.clauses import Measure, Order
-from millstream.plan.operators.wording import Say
+from millstream.plan.operators.wording import USE_WINDOWS, Say
 from millstream.relation import expression
 from millstream.relation.clauses import Ordering
 from millstream.relation.nodes import Aggregate
@@ -87,6 +87,42 @@ class SpecContract(ABC):
     @abstractmethod
     def sends_as_many(self) -> bool:
         """Whether it sends about as many rows as come: a sum gets sums where that is less."""
+
+
+class StatelessSpec(SpecContract):
+    """A spec of rows that pass, of which nothing is kept: what is left to say is what it makes of them."""
+
+    __slots__ = ()
+
+    def keeps(self, say: Say) -> str:
+        return "nothing"
+
+    def drops(self, say: Say) -> str:
+        return "nothing to drop"
+
+    def bounded_by(self) -> str:
+        return USE_WINDOWS
+
+    def passes(self) -> bool:
+        return True
+
+    def is_bounded(self) -> bool:
+        return True
+
+    def is_replayable(self) -> bool:
+        return True
+
+    def keeps_events(self, endless: Sequence[bool], own: Callable[[str], bool]) -> bool:
+        return False
+
+    def is_endless(self, endless: Sequence[bool]) -> bool:
+        return any(endless)
+
+    def holding(self, name: str, here: str) -> set[str]:
+        return set()
+
+    def sends_as_many(self) -> bool:
+        return False
 
 
 @dataclass(frozen=True)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from millstream.plan.operators.contract import Laid, SpecContract, quoted
-from millstream.plan.operators.wording import USE_WINDOWS, Say
+from millstream.plan.operators.contract import Laid, StatelessSpec, quoted
+from millstream.plan.operators.wording import Say
 from millstream.relation import nodes
 from millstream.relation.clauses import Column
 
 
 @dataclass(frozen=True, slots=True)
-class Batches(SpecContract):
+class Batches(StatelessSpec):
     """What a function makes of each row: ``made`` columns; ``time`` is the column of event time among these, if any."""
 
     tag: ClassVar[str] = "Batches"
@@ -31,36 +31,6 @@ class Batches(SpecContract):
     def does(self, say: Say) -> str:
         name = getattr(self.function, "__name__", "a function")
         return f"each row as what a function makes of it: {', '.join(each.name for each in self.made)} = {name}(row)"
-
-    def keeps(self, say: Say) -> str:
-        return "nothing"
-
-    def drops(self, say: Say) -> str:
-        return "nothing to drop"
-
-    def bounded_by(self) -> str:
-        return USE_WINDOWS
-
-    def passes(self) -> bool:
-        return True
-
-    def is_bounded(self) -> bool:
-        return True
-
-    def is_replayable(self) -> bool:
-        return True
-
-    def keeps_events(self, endless: Sequence[bool], own: Callable[[str], bool]) -> bool:
-        return False
-
-    def is_endless(self, endless: Sequence[bool]) -> bool:
-        return any(endless)
-
-    def holding(self, name: str, here: str) -> set[str]:
-        return set()
-
-    def sends_as_many(self) -> bool:
-        return False
 
 
 def lay(node: nodes.MapBatches) -> Laid:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from millstream.plan.operators.clauses import micros
-from millstream.plan.operators.contract import Laid, SpecContract, quoted
-from millstream.plan.operators.wording import USE_WINDOWS, Say, windows
+from millstream.plan.operators.contract import Laid, StatelessSpec, quoted
+from millstream.plan.operators.wording import Say, windows
 from millstream.relation import nodes
 
 
 @dataclass(frozen=True, slots=True)
-class Pass(SpecContract):
+class Pass(StatelessSpec):
     """Rows as they come, from several inputs; with ``explode`` once for each element of that array, as column ``element``.
 
     With a ``size`` they come once for each window of that size, one starting ``every`` so often, that holds their ``time``.
@@ -37,36 +36,6 @@ class Pass(SpecContract):
         if self.explode is None:
             return "the rows of all inputs"
         return f"each row once for each element of {say(self.explode, 0)}, as {self.element}"
-
-    def keeps(self, say: Say) -> str:
-        return "nothing"
-
-    def drops(self, say: Say) -> str:
-        return "nothing to drop"
-
-    def bounded_by(self) -> str:
-        return USE_WINDOWS
-
-    def passes(self) -> bool:
-        return True
-
-    def is_bounded(self) -> bool:
-        return True
-
-    def is_replayable(self) -> bool:
-        return True
-
-    def keeps_events(self, endless: Sequence[bool], own: Callable[[str], bool]) -> bool:
-        return False
-
-    def is_endless(self, endless: Sequence[bool]) -> bool:
-        return any(endless)
-
-    def holding(self, name: str, here: str) -> set[str]:
-        return set()
-
-    def sends_as_many(self) -> bool:
-        return False
 
 
 def lay_union(node: nodes.Union) -> Laid:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from millstream.plan.operators.contract import Laid, Names, SpecContract
-from millstream.plan.operators.wording import USE_WINDOWS, Say, listed
+from millstream.plan.operators.contract import Laid, Names, StatelessSpec
+from millstream.plan.operators.wording import Say, listed
 from millstream.relation import nodes
 
 
 @dataclass(frozen=True, slots=True)
-class Unpivot(SpecContract):
+class Unpivot(StatelessSpec):
     """Each row once for each column of ``values``: ``ids``, the column's label as ``variable``, what it holds as ``value``."""
 
     tag: ClassVar[str] = "Unpivot"
@@ -32,36 +31,6 @@ class Unpivot(SpecContract):
             text if text == label else f"{text} AS {label}" for text, label in zip(shown, self.labels, strict=True)
         ]
         return f"each row once for each of {listed(named)}: its name as {self.variable}, its value as {self.value}"
-
-    def keeps(self, say: Say) -> str:
-        return "nothing"
-
-    def drops(self, say: Say) -> str:
-        return "nothing to drop"
-
-    def bounded_by(self) -> str:
-        return USE_WINDOWS
-
-    def passes(self) -> bool:
-        return True
-
-    def is_bounded(self) -> bool:
-        return True
-
-    def is_replayable(self) -> bool:
-        return True
-
-    def keeps_events(self, endless: Sequence[bool], own: Callable[[str], bool]) -> bool:
-        return False
-
-    def is_endless(self, endless: Sequence[bool]) -> bool:
-        return any(endless)
-
-    def holding(self, name: str, here: str) -> set[str]:
-        return set()
-
-    def sends_as_many(self) -> bool:
-        return False
 
 
 def lay(node: nodes.Unpivot) -> Laid:
