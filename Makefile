@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help setup demo unit coverage test wheel check sparks soak lint types bench docs lock clean
+.PHONY: help setup demo unit coverage test wheel check sparks soak steady lint types bench docs lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -48,6 +48,10 @@ sparks: setup ## run tests with the oldest and the newest PySpark that pyproject
 soak: setup ## random pipelines under random faults on real servers; MINUTES=10, or SEED=n for one round
 	@$(BIN)/python tools/servers.py
 	@$(BIN)/python -m tests.soak --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED))
+
+steady: setup ## a steady stream, Kafka to PostgreSQL and Kafka, a fault every two minutes; MINUTES=60 RATE=20000
+	@$(BIN)/python tools/servers.py
+	@$(BIN)/python -m tests.soak.steady --minutes $(or $(MINUTES),60) --rate $(or $(RATE),20000)
 
 lint: setup
 	@$(BIN)/ruff check .

@@ -45,7 +45,7 @@ def kill_the_jvm(world: World) -> str:
     """SIGKILL of Spark's JVM."""
     runner = world.running()
     world.feed()
-    jvm = _one_of(runner.pid, "java")
+    jvm = one_of(runner.pid, "java")
     if jvm is None:
         raise Wrong("the run has no JVM")
     os.kill(jvm, signal.SIGKILL)
@@ -57,7 +57,7 @@ def kill_a_worker(world: World) -> str:
     """SIGKILL of any Python process of Spark's."""
     runner = world.running()
     world.feed()
-    worker = _one_of(runner.pid, "python", besides=runner.pid, nth=world.chance.random())
+    worker = one_of(runner.pid, "python", besides=runner.pid, nth=world.chance.random())
     if worker is None:
         return "no worker was there to be killed"
     with suppress(ProcessLookupError):
@@ -118,7 +118,7 @@ def _feed(world: World) -> bool:
     return False
 
 
-def _one_of(session: int, program: str, besides: int = 0, nth: float = 0) -> int | None:
+def one_of(session: int, program: str, besides: int = 0, nth: float = 0) -> int | None:
     """A process of a session that runs that program; which one, as a part of all."""
     found: list[int] = []
 
