@@ -46,9 +46,10 @@ PAGES = ("/a", "/ü", "日本 🚲", "", "o'clock", None)
 
 @dataclass(frozen=True)
 class Shop:
-    """What a seed decides."""
+    """What a seed decides; ``numbered`` says whether clicks have a sequence, without which they are admitted where they are read."""
 
     seed: int
+    numbered: bool = True
     late: str = field(init=False)
     partitions: int = field(init=False)
     buckets: int = field(init=False)
@@ -77,7 +78,8 @@ class Shop:
             buckets=self.buckets,
         )
         lateness = {"late": "correct", "lateness": "45 seconds"} if self.late == "correct" else {"late": self.late}
-        clicks = made.stream("clicks", CLICK, time="at", delay="20 seconds", sequence=("who", "nth"), **lateness)  # type: ignore[arg-type]
+        numbers = {"sequence": ("who", "nth")} if self.numbered else {}
+        clicks = made.stream("clicks", CLICK, time="at", delay="20 seconds", **numbers, **lateness)  # type: ignore[arg-type]
         some = clicks if self.floor is None else clicks.where(f"amount > {self.floor}")
         window = tumbling("at", "1 minute")
         made.view("per_minute", some.group_by("page", window).agg(**texts(self.measures)))

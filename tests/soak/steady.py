@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -48,6 +49,8 @@ steady.sink("out", steady.views["per_user"], "topic:totals")
 USERS, KINDS = 10_000, "abcdefgh"
 WARM = 2
 """Faults after which memory and disk must not grow any more."""
+PATIENT = timedelta(minutes=5)
+"""How long a server may take to start on a busy machine."""
 GROWTH = 1.5
 """By how much they may differ between the first and the second half."""
 
@@ -121,7 +124,7 @@ class Steady:
     def __init__(self, seed: int, rate: int) -> None:
         self.chance, self.seed, self.rate = random.Random(seed), seed, rate
         self.folder = Path(tempfile.mkdtemp(prefix="millstream-steady-"))
-        self.broker, self.postgres = KafkaBroker(ordinary=True), PostgresServer()
+        self.broker, self.postgres = KafkaBroker(ordinary=True, patience=PATIENT), PostgresServer(patience=PATIENT)
         self.samples: list[Sample] = []
         self._stack = ExitStack()
         self.runner: Runner | None = None
