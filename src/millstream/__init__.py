@@ -63,6 +63,7 @@ __all__ = [
     "__version__",
     "as_of",
     "committed_files",
+    "compact_files",
     "group_lag",
     "load_pipeline",
     "open_log",
@@ -72,6 +73,7 @@ __all__ = [
     "roll_back",
     "run",
     "run_batch",
+    "search",
     "spark_session",
     "verify",
 ]
@@ -104,6 +106,7 @@ _LATER = {
     "View": "millstream.view",
     "as_of": "millstream.runtime.time_travel",
     "committed_files": "millstream.sink.files",
+    "compact_files": "millstream.sink.compact",
     "group_lag": "millstream.log.lag",
     "load_pipeline": "millstream.load",
     "open_log": "millstream.log",
@@ -113,6 +116,7 @@ _LATER = {
     "roll_back": "millstream.runtime.rebuild",
     "run": "millstream.runtime.run",
     "run_batch": "millstream.runtime.batch",
+    "search": "millstream.sink.search_file",
     "spark_session": "millstream.spark.session",
     "verify": "millstream.runtime.verify",
 }

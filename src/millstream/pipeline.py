@@ -282,13 +282,13 @@ class Pipeline:
         mode: Mode | None = None,
         refused: Policy = "stop",
     ) -> SinkDefinition:
-        """Send the changes of a view somewhere, besides keeping it: to a topic, to Redis, to files, to a function.
+        """Send the changes of a view somewhere, besides keeping it: to a topic, to Redis, to files, to an index, to a function.
 
-        ``to`` is ``topic:NAME`` (of the pipeline's log, or ``topic:NAME@LOG``), ``redis://HOST:PORT/DB``, ``files:FOLDER``
-        (Parquet, or ``files:FOLDER?format=json``; ``partition=day,minute`` in folders by these columns) or a function of
-        changes. ``mode`` is ``"exactly_once"`` where that can be, which a
-        function cannot: ``"at_least_once"`` then, each change with an id that stays the same. ``refused`` says what happens to a row
-        that is not taken.
+        ``to`` is ``topic:NAME`` (of the pipeline's log, or ``topic:NAME@LOG``), ``redis://HOST:PORT/DB`` (``?ttl=1h``: rows expire),
+        ``files:FOLDER`` (Parquet, or ``files:FOLDER?format=json``; ``partition=day,minute`` in folders by these columns),
+        ``delta:FOLDER``, ``search:PATH?columns=title,body``, ``opensearch://HOST:PORT/INDEX`` or a function of changes. ``mode`` is
+        ``"exactly_once"`` where that can be. A function and OpenSearch cannot: ``"at_least_once"`` then, each change with an id that
+        stays the same. ``refused`` says what happens to a row that is not taken.
 
         :param name: what it is called in errors
         :param view: the view whose changes it gets

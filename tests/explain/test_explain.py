@@ -502,3 +502,20 @@ def test_the_text_of_a_picture_is_escaped_and_long_names_are_broken() -> None:
     assert "page <> '<a> & \"b\" \N{REPLACEMENT CHARACTER}' AND amount < 3" in said
     assert "n < 4 AS few" in said
     assert max(len(text.text or "") for group in root.iter(f"{NS}g") for text in group.iter(f"{NS}text")) <= 40
+
+
+def test_where_changes_go_is_told_with_how_surely() -> None:
+    shop = Pipeline("shop")
+    users = shop.table("users", "id long, country string", key="id")
+    view = shop.view("people", users)
+    shop.sink("find", view, "search:people.db?columns=country")
+    shop.sink("lake", view, "delta:lake")
+    shop.sink("near", view, "redis://:${env:WORD}@h:1/0?ttl=90m")
+    shop.sink("far", view, "opensearch://h:1/people")
+    shop.sink("bell", view, print, mode="at_most_once")
+    text = str(explain(shop))
+    assert "  sends    to search:people.db?columns=country as a text index, exactly once (sink find)\n" in text
+    assert "as a Delta table, exactly once (sink lake)" in text
+    assert "?ttl=90m as a cache: a row is gone 1 hour 30 minutes after it was written last, exactly once" in text
+    assert "as documents, which a repeat does not change, at least once (sink far)" in text
+    assert "to print() as changes with ids, at most once (sink bell)" in text

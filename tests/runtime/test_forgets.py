@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pyarrow as pa
 import pytest
 import redis
 from confluent_kafka.admin import AdminClient
+from deltalake import DeltaTable
 
 from millstream.errors import CheckpointMismatch, PipelineError, SinkForgot, SinkUnavailable
 from millstream.log import open_log
@@ -27,8 +29,11 @@ from millstream.runtime.ownership import clear_sinks, open_sinks
 from millstream.runtime.run import Progress, run
 from millstream.runtime.sink_dispatch import IMPATIENT, Patience, Sender
 from millstream.sink import ChangeSet, Sink
+from millstream.sink.delta import DeltaSink
 from millstream.sink.files import FileSink, committed_files
 from millstream.sink.redis import RedisSink
+from millstream.sink.search import SearchSink
+from millstream.sink.search_file import search
 from millstream.sink.topic import TopicSink
 from millstream.store import Target
 from millstream.testing import KafkaBroker, RedisServer
@@ -137,6 +142,64 @@ def test_a_folder_that_was_deleted_and_one_that_was_put_back(tmp_path: Path) -> 
     assert "another name" in caught.value.hint
     with pytest.raises(SinkForgot):
         view.again()
+
+
+def test_a_cache_that_was_flushed(server: RedisServer, tmp_path: Path) -> None:
+    with redis.Redis.from_url(server.url) as client:
+        view = View(tmp_path, lambda: RedisSink(server.url, "cached", "p", ("k",), timedelta(hours=1)))
+
+        def found() -> Rows:
+            rows = [json.loads(client.get(key) or b"") for key in client.scan_iter("millstream:{cached}:{*")]
+            return {row["k"]: row["n"] for row in rows}
+
+        through_what_it_forgets(view, found, client.flushall)
+        client.delete("millstream:{cached}:p")  # the number alone: rows that are no more must not stay
+        view.send({"e": 5}, gone=("b",))
+        assert found() == view.rows == {"c": 3, "d": 4, "e": 5}
+
+
+def test_a_text_index_that_was_deleted_and_one_that_was_put_back(tmp_path: Path) -> None:
+    path, old = tmp_path / "index.db", tmp_path / "old.db"
+    view = View(tmp_path, lambda: SearchSink(path, ["k"], "unicode61", "totals", "p", ("k",)))
+
+    def found() -> Rows:
+        return {hit.row["k"]: hit.row["n"] for hit in search(path, list("abcdefg"), limit=100, either=True)}
+
+    def forget() -> None:
+        for file in tmp_path.glob("index.db*"):
+            file.unlink()
+
+    through_what_it_forgets(view, found, forget)
+    forget()
+    view.send({"e": 5})  # between two batches
+    assert found() == view.rows
+    view.sink.close()
+    shutil.copy(path, old)
+    view.start()
+    view.send({"f": 6}, gone=("b",))
+    forget()
+    shutil.copy(old, path)
+    view.send({"g": 7})
+    assert found() == view.rows == {"c": 3, "d": 4, "e": 5, "f": 6, "g": 7}
+
+
+def test_a_delta_table_that_was_deleted_and_one_that_was_put_back(tmp_path: Path) -> None:
+    folder, old = tmp_path / "table", tmp_path / "old"
+    view = View(tmp_path, lambda: DeltaSink(folder, "totals", "p", ("k",)))
+
+    def found() -> Rows:
+        rows = pl.DataFrame(DeltaTable(folder).to_pyarrow_table()).to_dicts()
+        return {row["k"]: row["n"] for row in rows}
+
+    through_what_it_forgets(view, found, lambda: shutil.rmtree(folder))
+    shutil.copytree(folder, old)
+    view.send({"e": 5}, gone=("b",))
+    shutil.rmtree(folder)
+    shutil.move(old, folder)
+    view.send({"f": 6})
+    assert found() == view.rows == {"c": 3, "d": 4, "e": 5, "f": 6}
+    view.again()
+    assert found() == view.rows
 
 
 @pytest.fixture(params=["sqlite", "kafka"])

@@ -8,18 +8,22 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
 
 import polars as pl
 import pytest
 import redis
 
-from millstream.errors import ConfigError, SinkError, SinkUnavailable
+from millstream import Pipeline
+from millstream.errors import ConfigError, PlanError, SinkError, SinkUnavailable
 from millstream.failpoint import armed
+from millstream.relation.sink_address import ttl_of, without_ttl
 from millstream.sink import ChangeSet, Sink
 from millstream.sink.redis import RedisSink
 from millstream.testing import RedisServer
 from tests.contracts.sink import KEY, SCHEMA, JsonSinkContract, Rows, named, send
+from tests.waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +34,10 @@ def server() -> Iterator[RedisServer]:
 
 def open_sink(server: RedisServer) -> Sink:
     return RedisSink(server.url, "totals", "millstream.shop.out", KEY)
+
+
+def open_cache(server: RedisServer, ttl: timedelta) -> Sink:
+    return RedisSink(server.url, "totals", "millstream.shop.out", KEY, ttl)
 
 
 class TestRedis(JsonSinkContract):
@@ -105,6 +113,76 @@ class TestRedis(JsonSinkContract):
         frame = pl.DataFrame(rows, schema=SCHEMA)
         payload, _ = sink.pack(ChangeSet(frame, frame[:1].select("name")))
         assert [(len(part.pairs) // 2, len(part.gone)) for part in payload] == [(1, 0), (1, 0), (1, 0), (2, 1)]
+
+
+class TestCache(JsonSinkContract):
+    """With a time to live: keys of their own."""
+
+    @pytest.fixture
+    def client(self, server: RedisServer) -> Iterator[redis.Redis]:
+        with redis.Redis.from_url(server.url) as client:
+            client.flushall()
+            yield client
+
+    @pytest.fixture
+    def again(self, server: RedisServer, client: redis.Redis) -> Callable[[], Sink]:
+        return lambda: open_cache(server, timedelta(hours=1))
+
+    @pytest.fixture
+    def sent(self, client: redis.Redis) -> Callable[[], Rows]:
+        return lambda: named([json.loads(client.get(key)) for key in client.scan_iter(match="millstream:{totals}:{*")])  # type: ignore[arg-type]
+
+    def test_a_row_has_its_time_from_when_it_was_last_written_and_the_number_has_none(
+        self, server: RedisServer, client: redis.Redis
+    ) -> None:
+        key, mark = 'millstream:{totals}:{"name":"ann"}', "millstream:{totals}:millstream.shop.out"
+        with open_cache(server, timedelta(seconds=1)) as sink:
+            send(sink, 1, {"ann": (1, 1.0), "bob": (1, 1.0)})
+            assert 0 < client.pttl(key) <= 1000
+            until(lambda: not client.exists(key))
+            assert (client.get(mark), client.pttl(mark)) == (b"1", -1)
+            send(sink, 2, {"bob": (2, 2.0)}, gone=("ann",))
+            assert sink.last() == 2
+        with open_cache(server, timedelta(hours=2)) as sink:
+            send(sink, 3, {"bob": (3, 3.0)})
+            assert client.pttl('millstream:{totals}:{"name":"bob"}') > 3_600_000
+
+    def test_what_begins_anew_leaves_no_row_and_takes_nothing_of_others(
+        self, sink: Sink, client: redis.Redis, sent: Callable[[], Rows]
+    ) -> None:
+        rows: Rows = {f"user {number}": (number, 0.5) for number in range(2_500)}
+        send(sink, 1, rows)
+        client.set("millstream:{totals2}:{}", "other")
+        assert sink.anew()
+        assert sent() == {}
+        assert client.exists("millstream:{totals2}:{}")
+
+    def test_many_rows_come_in_parts(self, sink: Sink, sent: Callable[[], Rows]) -> None:
+        rows: Rows = {f"user {number}": (number, 0.5) for number in range(12_000)}
+        with armed("sink.redis.part"), pytest.raises(RuntimeError):
+            send(sink, 1, rows)
+        assert (len(sent()), sink.last()) == (10_000, None)
+        send(sink, 1, rows)
+        assert (sent(), sink.last()) == (rows, 1)
+
+
+@pytest.mark.parametrize(
+    ("to", "message"),
+    [
+        ("redis://h:1/0?ttl=1 month", "is not always the same length"),
+        ("redis://h:1/0?ttl=", "expected a duration"),
+        ("redis://h:1/0?ttl=10ms", "expected a second at least"),
+    ],
+)
+def test_a_time_to_live_is_a_duration(to: str, message: str) -> None:
+    pipeline = Pipeline("p")
+    view = pipeline.view("v", pipeline.stream("s", "name string").group_by("name").agg(n="count(*)"))
+    with pytest.raises(PlanError, match=rf"test_redis\.py:\d+: sink out: .*{message}"):
+        pipeline.sink("out", view, to)
+    assert pipeline.sink("out", view, "redis://h:1/0?ttl=90m&protocol=2").mode == "exactly_once"
+    assert ttl_of("redis://:${env:A?ttl=b}@h:1/0?protocol=2&ttl=90m") == timedelta(minutes=90)
+    assert without_ttl("redis://h:1/0?protocol=2&ttl=90m") == "redis://h:1/0?protocol=2"
+    assert without_ttl("redis://h:1/0?ttl=90m") == "redis://h:1/0"
 
 
 def test_a_server_that_was_away_gets_the_batch_once() -> None:

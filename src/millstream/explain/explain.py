@@ -22,6 +22,7 @@ from millstream.relation import expression
 from millstream.relation.functions import Functions
 from millstream.relation.nodes import EventTime
 from millstream.relation.schema import format_duration
+from millstream.relation.sinks import SinkDefinition
 
 _OURS = ("_t", "_v", "_keep")
 """Columns that a join is sent for itself."""
@@ -40,6 +41,10 @@ class Defined(Protocol):
     def views(self) -> Mapping[str, Any]:
         """The views, by name."""
 
+    @property
+    def sinks(self) -> Mapping[str, SinkDefinition]:
+        """The sinks, by name."""
+
     def validate(self) -> None:
         """Refuse a pipeline that would do nothing."""
 
@@ -51,7 +56,14 @@ def explain(pipeline: Defined) -> Explanation:
         ViewPlan(view.name, view.node, view.to, view.emit, view.key, kept=view.kept) for view in pipeline.views.values()
     ]
     chain = build_chain(views, buckets=pipeline.buckets, to=pipeline.to, functions=pipeline.udf.all)
-    return explain_chain(pipeline.name, replace(chain, early=True))
+    made = explain_chain(pipeline.name, replace(chain, early=True))
+    return replace(
+        made,
+        views=tuple(
+            replace(view, sends=tuple(each.told for each in pipeline.sinks.values() if each.view == view.name))
+            for view in made.views
+        ),
+    )
 
 
 def explain_chain(name: str, chain: Chain) -> Explanation:

@@ -71,6 +71,8 @@ class ViewStep:
     """The steps below it whose state grows with its keys."""
     not_replayable: tuple[str, ...]
     """The steps below it that a replay may answer differently."""
+    sends: tuple[str, ...] = ()
+    """Where its changes go, and how surely."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +198,8 @@ def _of_view(view: ViewStep, arrows: list[Arrow]) -> Iterator[str]:
         yield f"stored   nowhere: only its changes go on, a row known by {view.key}"
     else:
         yield f"stored   in {view.to}, a row known by {view.key}"
+    for sent in view.sends:
+        yield f"sends    {sent}"
     if view.unbounded:
         yield "note     unbounded: something of every event is kept for ever"
     if view.not_replayable:

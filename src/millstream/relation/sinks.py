@@ -4,18 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args
-from urllib.parse import parse_qs
+from typing import Any, Literal, TypeAlias, get_args
 
-from millstream.address import parse_log, parse_redis
-from millstream.errors import ConfigError, PlanError
+from millstream.errors import PlanError
 from millstream.relation.clauses import Place, Policy
+from millstream.relation.schema import format_duration
+from millstream.relation.sink_address import folder_of, scheme_of, search_file_of, ttl_of
 from millstream.relation.source import either
-from millstream.secret import check_address, redacted
 
 Mode: TypeAlias = Literal["exactly_once", "at_least_once", "at_most_once"]
 
-_EXPECTED = "topic:NAME, topic:NAME@LOG, redis://HOST:PORT/DB, files:FOLDER or a function"
+_SURELY: dict[str, tuple[Mode, ...]] = {
+    "function": ("at_least_once", "at_most_once"),
+    "opensearch": ("at_least_once", "at_most_once"),
+}
+"""How surely a kind of sink can send where that is not as one likes; the first is what it does unless another is asked for."""
+
+_TOLD = {
+    "topic": "records",
+    "files": "files of changes",
+    "redis": "a hash",
+    "rediss": "a hash",
+    "search": "a text index",
+    "delta": "a Delta table",
+    "opensearch": "documents, which a repeat does not change",
+    "function": "changes with ids",
+}
+
+_MENDED = {
+    "function": "a function that remembers the ids of changes makes at least once into once",
+    "opensearch": "a request to it is not all or nothing; a document has its batch's number as its version, so a repeat changes nothing",
+}
+_ROWS = {
+    "redis": "be a hash in Redis",
+    "rediss": "be a hash in Redis",
+    "search": "be a text index",
+    "opensearch": "be documents with ids",
+}
+"""What the rows of a view without a key cannot be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,40 +60,13 @@ class SinkDefinition:
         """The address, or the name of the function."""
         return self.to if isinstance(self.to, str) else f"{getattr(self.to, '__name__', repr(self.to))}()"
 
-
-class Folder(NamedTuple):
-    """Where and how a sink of files writes: ``files:FOLDER?format=json&partition=day,minute``."""
-
-    path: str
-    format: str
-    partition: tuple[str, ...]
-
-
-def folder_of(address: str) -> Folder:
-    """Read the address of a sink of files; PlanError if it has options that there are not."""
-    path, _, text = address.partition(":")[2].partition("?")
-    options = parse_qs(text, keep_blank_values=True)
-    if unknown := sorted(options.keys() - {"format", "partition"}):
-        raise PlanError(f"files: found {unknown[0]}=, expected format= or partition=")
-    names = [name.strip() for text in options.get("partition", []) for name in text.split(",")]
-    return Folder(path, options.get("format", ["parquet"])[-1], tuple(names))
-
-
-def scheme_of(address: str) -> str:
-    """What kind of sink an address names; PlanError if there is no such kind."""
-    scheme, _, rest = address.partition(":") if isinstance(address, str) else ("", "", "")
-    if scheme not in ("topic", "files", "redis", "rediss") or not rest.strip("/"):
-        found = redacted(address) if isinstance(address, str) else address
-        raise PlanError(f"found {found!r}, expected {_EXPECTED}")
-    try:
-        if scheme.startswith("redis"):
-            parse_redis(address)
-        elif "@" in rest and scheme == "topic":
-            parse_log(rest.partition("@")[2])
-        check_address(scheme, address)
-    except ConfigError as error:
-        raise PlanError(error.message, hint=error.hint) from error
-    return scheme
+    @property
+    def told(self) -> str:
+        """Where its view's changes go, as what, and how surely, for people."""
+        what = _TOLD["function"] if not isinstance(self.to, str) else _TOLD[scheme_of(self.to)]
+        if isinstance(self.to, str) and self.to.startswith("redis") and (ttl := ttl_of(self.to)) is not None:
+            what = f"a cache: a row is gone {format_duration(ttl)} after it was written last"
+        return f"to {self.where} as {what}, {self.mode.replace('_', ' ')} (sink {self.name})"
 
 
 def checked_sink(
@@ -80,23 +79,27 @@ def checked_sink(
     refused: Policy,
 ) -> Mode:
     """How surely a sink sends; PlanError if it cannot, or there is no such place."""
-    modes: tuple[Mode, ...] = ("at_least_once", "at_most_once") if callable(to) else get_args(Mode)
+    try:
+        scheme = "function" if callable(to) else scheme_of(to)
+    except PlanError as error:
+        raise PlanError(f"{what}: {error.message}", hint=error.hint) from error
+    modes = _SURELY.get(scheme, get_args(Mode))
     mode = mode or modes[0]
     if mode not in modes:
         raise PlanError(
-            f"{what}: expected mode to be {' or '.join(modes)}; found {mode!r}",
-            hint="a function that remembers the ids of changes makes at least once into once" if callable(to) else "",
+            f"{what}: expected mode to be {' or '.join(modes)}; found {mode!r}", hint=_MENDED.get(scheme, "")
         )
     check_policy(what, refused)
-    if not callable(to):
-        try:
-            scheme = scheme_of(to)
-        except PlanError as error:
-            raise PlanError(f"{what}: {error.message}", hint=error.hint) from error
-        if scheme == "files":
-            _check_partition(what, view, columns, key, folder_of(to).partition)
-        if scheme.startswith("redis") and not key:
-            raise PlanError(f"{what}: view {view} has no key, so it cannot be a hash in Redis")
+    if scheme in _ROWS and not key:
+        raise PlanError(
+            f"{what}: view {view} has no key, so its rows cannot {_ROWS[scheme]}", hint="group_by gives it one"
+        )
+    if callable(to):
+        return mode
+    if scheme in ("files", "delta"):
+        _check_partition(what, view, columns, key, folder_of(to).partition)
+    if scheme == "search":
+        _check_searched(what, view, columns, search_file_of(to).columns)
     return mode
 
 
@@ -120,3 +123,10 @@ def _check_partition(
             )
     if set(partition) >= set(columns):
         raise PlanError(f"{what}: partition= names every column; expected one at least that is left for the files")
+
+
+def _check_searched(what: str, view: str, columns: Sequence[str], searched: Sequence[str]) -> None:
+    """Refuse a text index over columns that are not there."""
+    for name in searched:
+        if name not in columns:
+            raise PlanError(f"{what}: columns={name}: view {view} has the columns {', '.join(columns)}")

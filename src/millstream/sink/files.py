@@ -9,9 +9,6 @@ With a partition there is a file for each value of some columns, in a folder tha
 
 from __future__ import annotations
 
-import fcntl
-import json
-import os
 import re
 import uuid
 from collections.abc import Iterator
@@ -25,12 +22,11 @@ import polars as pl
 from millstream.durable import replace_file, sync
 from millstream.errors import ConfigError, SinkUnavailable
 from millstream.failpoint import failpoint
-from millstream.sink import json_rows
+from millstream.sink import json_rows, manifest
 from millstream.sink.contract import ChangeSet, Packed, Sink, check_remembered
 from millstream.store.contract import WEIGHT, Refusal
 
 FORMATS = ("parquet", "json")
-_MANIFEST = "_manifest"
 _LONGEST = 255
 _ESCAPED = re.compile(r"""[\x00-\x1f\x7f"#%'*/:=?\\{\[\]^]""")
 
@@ -38,19 +34,21 @@ _ESCAPED = re.compile(r"""[\x00-\x1f\x7f"#%'*/:=?\\{\[\]^]""")
 class FileSink(Sink):
     """A folder of files, only added to. Rows that went have the weight −1, and of a view with a key nothing but their key."""
 
-    def __init__(self, folder: Path, kind: str, partition: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, folder: Path, kind: str, partition: tuple[str, ...] = (), key: tuple[str, ...] | None = None
+    ) -> None:
         if kind not in FORMATS:
             raise ConfigError(f"files: found format={kind}, expected {' or '.join(FORMATS)}")
-        self._folder, self._kind, self._partition = folder, kind, partition
+        self._folder, self._kind, self._partition, self._key = folder, kind, partition, key
         self._me = uuid.uuid4().bytes
         self._known: int | None = None
         with _ours(folder):
-            (folder / _MANIFEST).mkdir(parents=True, exist_ok=True)
+            (folder / manifest.FOLDER).mkdir(parents=True, exist_ok=True)
 
     def last(self) -> int | None:
         """The number of the newest entry."""
         with _ours(self._folder):
-            return max((int(path.stem) for path in (self._folder / _MANIFEST).glob("*.json")), default=None)
+            return max(manifest.numbers(self._folder), default=None)
 
     def pack(self, change_set: ChangeSet) -> Packed:
         """All changes by the folder that they belong in."""
@@ -83,7 +81,7 @@ class FileSink(Sink):
         """Write the files, then their entry; a number costs nothing here, so it always counts."""
         if not payload:
             return []
-        with _ours(self._folder), _locked(self._folder / _MANIFEST):
+        with _ours(self._folder), manifest.locked(self._folder):
             known = self._newest()
             check_remembered(f"files in {self._folder}", known, after)
             if known is not None and sequence <= known:
@@ -93,18 +91,17 @@ class FileSink(Sink):
                 _make(self._folder, (self._folder / name).parent)
                 replace_file(self._folder / name, partial(self._fill, content=content))
                 failpoint("sink.files.written")
-            said = {"files": names} if self._partition else {"file": names[0]}
-            entry = json.dumps({**said, "rows": sum(map(len, payload.values()))}).encode()
-            replace_file(self._entry(sequence), entry)
+            rows = sum(map(len, payload.values()))
+            manifest.Entry(sequence, tuple(names), rows, self._key).write(self._folder)
             self._known = sequence
         return []
 
     def seal(self, sequence: int, *, after: int | None) -> bool:
         """An entry that names no file."""
-        with _ours(self._folder), _locked(self._folder / _MANIFEST):
+        with _ours(self._folder), manifest.locked(self._folder):
             known = self._newest()
             if known == after:
-                replace_file(self._entry(sequence), json.dumps({"files": [], "rows": 0}).encode())
+                manifest.Entry(sequence, (), 0, self._key).write(self._folder)
                 self._known = sequence
             return known in (after, sequence)
 
@@ -113,14 +110,12 @@ class FileSink(Sink):
 
     def _newest(self) -> int | None:
         """What :meth:`last` gives, under the lock; without listing the manifest if nobody else has written since."""
-        writer, known = self._folder / _MANIFEST / ".writer", self._known
-        if known is not None and writer.exists() and writer.read_bytes() == self._me and self._entry(known).exists():
+        writer, known = self._folder / manifest.FOLDER / ".writer", self._known
+        there = known is not None and manifest.place(self._folder, known).exists()
+        if there and writer.exists() and writer.read_bytes() == self._me:
             return known
         writer.write_bytes(self._me)
         return self.last()
-
-    def _entry(self, sequence: int) -> Path:
-        return self._folder / _MANIFEST / f"{sequence:020d}.json"
 
     def _fill(self, path: Path, content: Any) -> None:
         if self._kind == "parquet":
@@ -132,11 +127,13 @@ class FileSink(Sink):
 def committed_files(folder: str | Path) -> list[Path]:
     """The files of a folder that count, in the order in which they were written.
 
+    After ``millstream files compact`` the first of them have what was left of all that came before.
+
     :param folder: the folder of a sink ``files:FOLDER``
     :raises OSError: if they cannot be read
     """
-    entries = [json.loads(path.read_bytes()) for path in sorted((Path(folder) / _MANIFEST).glob("*.json"))]
-    return [Path(folder) / name for entry in entries for name in entry.get("files", [entry.get("file")])]
+    top = Path(folder)
+    return [top / name for entry in manifest.entries(top) for name in entry.files]
 
 
 class _Parts(NamedTuple):
@@ -184,16 +181,6 @@ def _make(top: Path, folder: Path) -> None:
     for each in reversed(missing):
         each.mkdir(exist_ok=True)
         sync(each.parent)
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
 
 
 @contextmanager

@@ -4,6 +4,9 @@ Redis runs a script whole before anything else, and stands still meanwhile. So a
 how many of them are there stands in a key of its own, and the number of the batch is set by the last. The script says which part
 it wants next, so a repeat goes on where the batch was cut off, and again from what Redis still has if it lost something. What it
 forgets when it crashes (``appendfsync everysec`` loses a second) it forgets together with the numbers, and the next part finds out.
+
+With a time to live each row is a key of its own, which expires so long after it was last written; the number never does. What has
+expired is not noticed: such a view is a cache, and no copy.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,12 +44,7 @@ if sequence ~= '' then
   if begun == sequence and same == digest then wanted = tonumber(there) end
   if wanted ~= part then return wanted end
 end
-for first = 7, 6 + pairs, 2000 do
-  redis.call('HSET', hash, unpack(ARGV, first, math.min(first + 1999, 6 + pairs)))
-end
-for first = 7 + pairs, #ARGV, 2000 do
-  redis.call('HDEL', hash, unpack(ARGV, first, math.min(first + 1999, #ARGV)))
-end
+-- WRITE
 if sequence ~= '' then
   if part + 1 < of then
     redis.call('SET', parts, sequence .. ' ' .. (part + 1) .. ' ' .. digest)
@@ -57,6 +56,22 @@ end
 return part + 1
 """
 
+_FIELDS = """
+for first = 7, 6 + pairs, 2000 do
+  redis.call('HSET', hash, unpack(ARGV, first, math.min(first + 1999, 6 + pairs)))
+end
+for first = 7 + pairs, #ARGV, 2000 do
+  redis.call('HDEL', hash, unpack(ARGV, first, math.min(first + 1999, #ARGV)))
+end
+"""
+_KEYS = """
+for at = 7, 5 + pairs, 2 do
+  redis.call('SET', hash .. ':' .. ARGV[at], ARGV[at + 1], 'PX', TTL)
+end
+for at = 7 + pairs, #ARGV do
+  redis.call('UNLINK', hash .. ':' .. ARGV[at])
+end
+"""
 
 _SEAL = """
 local known = redis.call('GET', KEYS[1]) or ''
@@ -75,16 +90,17 @@ class Part(NamedTuple):
 
 
 class RedisSink(Sink):
-    """A hash of JSON documents by JSON keys. All keys of a view carry its name in braces: one slot of a Redis cluster."""
+    """A hash of JSON documents by JSON keys; with ``ttl`` a key for each. All keys of a view carry its name in braces: one slot of a cluster."""
 
-    def __init__(self, url: str, view: str, producer: str, key: tuple[str, ...]) -> None:
+    def __init__(self, url: str, view: str, producer: str, key: tuple[str, ...], ttl: timedelta | None = None) -> None:
         try:
             import redis
         except ImportError as error:
             raise MachineError("Redis needs its client", hint="pip install 'millstream[redis]'") from error
         if not key:
             raise ConfigError(f"view {view} has no key, so it cannot be a hash in Redis", hint="group_by gives it one")
-        self._errors, self._key = redis.exceptions, list(key)
+        self._errors, self._key, self._ttl = redis.exceptions, list(key), ttl
+        write = _FIELDS if ttl is None else _KEYS.replace("TTL", str(ttl // timedelta(milliseconds=1)))
         self._hash, self._mark = f"millstream:{{{view}}}", f"millstream:{{{view}}}:{producer}"
         self._parts = f"{self._mark}:parts"
         address = parse_redis(url)
@@ -93,7 +109,8 @@ class RedisSink(Sink):
             self._client = redis.Redis.from_url(
                 address.resolved(), socket_timeout=_TIMEOUT, socket_connect_timeout=_TIMEOUT
             )
-            self._script, self._seal = (self._client.register_script(each) for each in (_SCRIPT, _SEAL))
+            scripts = (_SCRIPT.replace("-- WRITE", write), _SEAL)
+            self._script, self._seal = (self._client.register_script(each) for each in scripts)
 
     def last(self) -> int | None:
         """The number beside the hash."""
@@ -132,9 +149,12 @@ class RedisSink(Sink):
         return []
 
     def anew(self) -> bool:
-        """Remove the hash: nothing of it is anyone else's."""
+        """Remove the hash, or the keys: nothing of it is anyone else's."""
         with self._ours():
             self._client.unlink(self._hash, self._parts)
+            if self._ttl is not None:
+                for key in self._client.scan_iter(match=f"{self._hash}:{{*", count=1000):  # those of rows are JSON
+                    self._client.unlink(key)
         return True
 
     def seal(self, sequence: int, *, after: int | None) -> bool:
