@@ -394,6 +394,23 @@ def as_of_join(joining: Joining, left: Meaning, time: str, said: Callable[[Row],
     return meaning
 
 
+def history() -> Meaning:
+    """Each row that a table had, with the span in which it held: what comes after it in offset order ends it, at its own time or later."""
+
+    def meaning(world: World) -> Seen:
+        spans: dict[Any, list[Row]] = defaultdict(list)
+        since: dict[Any, int] = defaultdict(lambda: NEVER)
+        for valid, row, key, _ in world.said:
+            since[key] = max(valid, since[key])
+            for open_ in spans[key]:
+                open_["valid_to"] = open_["valid_to"] or oracle.stamp(since[key])
+            if row is not None:
+                spans[key].append({**row, "valid_from": oracle.stamp(since[key]), "valid_to": None})
+        return Seen([row for rows in spans.values() for row in rows if row["valid_from"] != row["valid_to"]])
+
+    return meaning
+
+
 def groups(rows: Iterable[Row], keys: Sequence[str]) -> list[tuple[Row, list[Row]]]:
     """Rows with equal keys together, and the columns of the key."""
     found: dict[Any, list[Row]] = defaultdict(list)

@@ -515,6 +515,13 @@ def _as_of_join(author: Author, plan: Plan) -> Plan:
     return _beside(plan, other, joining, relation, means.as_of_join(joining, plan.meaning, plan.time, said, late))
 
 
+def _history(author: Author, plan: Plan) -> Plan:
+    """Of the table; what was there is let go of."""
+    table = author.sources["u"]
+    kinds = table.kinds | {"valid_from": "time", "valid_to": "time"}
+    return Plan(table.relation.history(), kinds, means.history())
+
+
 def _regular_join(author: Author, plan: Plan) -> Plan:
     """Of tables, of streams, or of one of each."""
     stream = author.chance.random() < (0.5 if plan.is_stream else 0.2)
@@ -545,8 +552,9 @@ OPERATORS: dict[str, Callable[[Author, Plan], Plan]] = {
     "interval join": _interval_join,
     "as-of join": _as_of_join,
     "regular join": _regular_join,
+    "history": _history,
 }
-_NEWER = ("unpivot", "map_batches")
+_NEWER = ("unpivot", "map_batches", "history")
 _OFTEN = {
     "tumbling": 2, "hopping": 2, "session": 3, "sliding": 2, "deduplicate": 3, "interval join": 7, "as-of join": 4, "regular join": 3,
     "explode": 2, "unpivot": 6, "map_groups": 0.6, "distinct": 0.6, "over": 1.5,

@@ -71,6 +71,7 @@ RELATIONS: dict[str, Relation] = {
     "soon": CLICKS.deduplicate("user", within="10 minutes"),
     "union": CLICKS.select("user", "at").union(SALES.select("buyer AS user", "at")),
     "exploded": CLICKS.explode("tags", as_="tag").group_by("tag").agg(n="count(*)"),
+    "history": USERS.history().where("valid_to IS NULL"),
     "unpivoted": USERS.unpivot("id", ["country", "upper(country) AS upper"], "part", "word").group_by("part").agg(n="count(*)"),
     "mapped": CLICKS.map_groups(same, key="user", schema="z long"),
     "batched": CLICKS.map_batches(same, schema="page string, at timestamp").group_by("page", tumbling("at", "1 minute")).agg(n="count(*)"),

@@ -120,6 +120,38 @@ def test_a_table_that_keeps_its_changes_as_long_as_the_stream_is_fine(log: Log, 
         assert outcome(log, pipeline(log.url, tmp_path, (clicks, users))) is None, label
 
 
+@pytest.mark.parametrize(
+    ("settings", "said", "hint"),
+    [
+        (
+            TopicSettings(cleanup="compact", compaction_lag=WEEK),
+            "is compacted and keeps only 7 days",
+            "--cleanup delete",
+        ),
+        (TopicSettings(cleanup="compact"), "keeps no changes for sure", "--cleanup delete"),
+        (TopicSettings(retention=DAY), "expires and keeps only 1 day", "--retention none"),
+        (TopicSettings(), "", ""),
+    ],
+)
+def test_a_history_is_refused_of_a_topic_that_forgets(
+    tmp_path: Path, settings: TopicSettings, said: str, hint: str
+) -> None:
+    with open_log(f"sqlite:{tmp_path / 'log.db'}", create=True) as log:
+        log.create_topic("users", settings=settings)
+        shop = Pipeline("shop", log=log.url, to=f"sqlite:{tmp_path / 'views.db'}")
+        users = shop.table("users", "id long, country string", key="id")
+        shop.view("were", users.history().where("country = 'x'").group_by("country").agg(n="count(*)"))
+        error = outcome(log, shop)
+        if not said:
+            assert error is None
+            return
+        assert error is not None
+        assert "view were: " in error.message
+        assert "test_retention_check.py:" in error.message
+        assert said in error.message
+        assert f"`millstream topics alter users {hint}" in error.hint
+
+
 def test_a_run_does_not_start_and_leaves_nothing(tmp_path: Path) -> None:
     with open_log(f"sqlite:{tmp_path / 'log.db'}", create=True) as log:
         log.create_topic("clicks")

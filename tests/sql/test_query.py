@@ -179,6 +179,13 @@ SAME: dict[str, Relation] = {
     "SELECT auction, window_start, window_end FROM tumble(TABLE bid, at, INTERVAL 1 MINUTE) GROUP BY auction, window_start, window_end": (
         BID.group_by("auction", MINUTE).distinct()
     ),
+    # history
+    "SELECT id, name, valid_from FROM users FOR SYSTEM_TIME ALL WHERE valid_to IS NULL": USERS.history()
+    .where("valid_to IS NULL")
+    .select("id", "name", "valid_from"),
+    "SELECT u.id, o.rank FROM users u FOR SYSTEM_TIME ALL JOIN (SELECT id AS oid, rank FROM others) o ON u.id = o.oid": USERS.history()
+    .join(OTHERS.select("id AS oid", "rank"), on="id = oid")
+    .select("id", "rank"),
     # joins
     "SELECT price, name FROM bid b JOIN users u FOR SYSTEM_TIME AS OF b.at ON b.bidder = u.id": BID.join(
         USERS, on="bidder = id", as_of="at"

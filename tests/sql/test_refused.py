@@ -164,6 +164,18 @@ REFUSED = [
         "s.at",
     ),
     (
+        "SELECT price FROM bid FOR SYSTEM_TIME ALL",
+        19,
+        "history: expected a table, as it is defined; found stream",
+        "say history() first",
+    ),
+    (
+        "SELECT 1 AS x FROM tumble(TABLE bid, at, INTERVAL 1 MINUTE) FOR SYSTEM_TIME ALL",
+        20,
+        "FOR SYSTEM_TIME ALL of windows",
+        "a table",
+    ),
+    (
         "SELECT name FROM users FOR SYSTEM_TIME AS OF at",
         46,
         "without a stream to join with",

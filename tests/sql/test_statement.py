@@ -252,6 +252,9 @@ def test_a_hint_for_a_query_in_python_is_in_sql_and_leaves_the_view_to_python() 
         made.view("v", sql="SELECT l.x FROM a l JOIN a r ON l.x = r.x")
     assert "joined within a span of time, a stream and a table FOR SYSTEM_TIME AS OF its time" in error.value.hint
     assert error.value.hint.endswith("view(…, unbounded=True)")
+    with pytest.raises(PlanError) as error:
+        made.view("v", sql="SELECT x FROM a FOR SYSTEM_TIME ALL")
+    assert error.value.hint == "FROM users FOR SYSTEM_TIME ALL, of a table by its name"
 
 
 # what is refused, and where

@@ -165,6 +165,44 @@ def test_unpivoted_columns(spark: SparkSession, tmp_path: Path, trial: Callable[
     assert_a_run_gives_the_same(ours, rooms, spark, tmp_path)
 
 
+def test_the_history_of_a_table(spark: SparkSession, tmp_path: Path, trial: Callable[..., Trial]) -> None:
+    def people() -> Pipeline:
+        pipeline = Pipeline("people")
+        users = pipeline.table("users", "id long, city string", key="id")
+        looks = pipeline.stream("looks", "user long, at timestamp", time="at", delay="1 hour")
+        were = users.history()
+        pipeline.view("were", were)
+        pipeline.view("now", were.where("valid_to IS NULL").select("id", "upper(city) AS city", "valid_from"))
+        pipeline.view("moves", were.group_by("city").agg(n="count(*)", last="max(valid_from)"))
+        pipeline.view("then", looks.join(users, on="user = id", as_of="at").select("user", "at", "city"))
+        return pipeline
+
+    chance, ours = random.Random(11), trial(people(), partitions=2)
+    times = [NOON + timedelta(seconds=chance.choice((10, 10, 10, 5)) * i) for i in range(80)]
+    for time in times:
+        key = chance.randrange(5)
+        if chance.random() < 0.2:
+            ours.delete("users", [{"id": key}], at=time)
+        else:
+            ours.feed("users", [{"id": key, "city": chance.choice(["x", "y", None])}], at=time)
+    looks: list[Any] = [
+        {"user": chance.randrange(6), "at": NOON + timedelta(seconds=chance.randrange(900))} for _ in range(60)
+    ]
+    ours.feed("looks", [*looks, b"nonsense"])
+    assert_a_run_gives_the_same(ours, people, spark, tmp_path)
+    rows, then = ours.rows("were"), ours.rows("then")
+    assert any(row["valid_to"] is None for row in rows)
+    at: list[tuple[Any, ...]] = [
+        (look["user"], look["at"], row["city"])
+        for look in looks
+        for row in rows
+        if row["id"] == look["user"] and row["valid_from"] <= look["at"]
+        if row["valid_to"] is None or look["at"] < row["valid_to"]
+    ]
+    assert Counter(at) == Counter((row["user"], row["at"], row["city"]) for row in then)
+    assert len(set(at)) > 20
+
+
 @pytest.mark.parametrize("with_spark", [False, True])
 def test_windows_behind_joins(
     with_spark: bool, spark: SparkSession, tmp_path: Path, trial: Callable[..., Trial]

@@ -78,6 +78,7 @@ TAKEN: list[Callable[[Relation, Relation], Relation]] = [
     lambda s, t: t.over("id", order="at").add(a="lag(props)", c="lag(deep.inner)"),
     lambda s, t: t.group_by("id").agg(a="sum(my_own(text))"),  # a function of the session's; Spark knows its type
     lambda s, t: t.unpivot("id", ["n", "n * 2 AS m"], "name", "value").group_by("name").agg(k="sum(value)"),
+    lambda s, t: t.history().group_by("id").agg(a="max(valid_to)", b="min(valid_from)", c="sum(n)"),
     lambda s, t: t.select("props").union(t.select("map(text, n) AS props")),
     lambda s, t: t.select("n", "x").union(t.select("n + 1 AS n", "x * 2 AS x")),
     lambda s, t: t.group_by("n").agg(k="max(text)").select("soundex(k) AS z"),  # behind the last kernel Spark computes

@@ -29,6 +29,7 @@ from millstream.relation.functions import Function
 from millstream.relation.nodes import (
     META_COLUMNS,
     Emit,
+    History,
     Join,
     Named,
     Node,
@@ -206,7 +207,8 @@ class _Builder:
             return known
         below = inputs_of(node)
         early = isinstance(node, Top) and node.windows_below() is not None
-        inputs = [self._rows(each, emit, early=early) for each in below]
+        as_said = isinstance(node, History)
+        inputs = [self._rows(each, emit, as_said, early) for each in below]
         laid = lay(node, emit, all(rows.maker.insert_only for rows in inputs))
         return self._kernel(node, emit, emit, laid, below, inputs)
 

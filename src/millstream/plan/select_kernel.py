@@ -12,6 +12,7 @@ from millstream.plan.operators import (
     aggregate,
     asof_join,
     deduplicate,
+    history,
     interval_join,
     join,
     map_batches,
@@ -30,6 +31,7 @@ from millstream.relation.nodes import (
     Deduplicate,
     Emit,
     Explode,
+    History,
     Join,
     MapBatches,
     MapGroups,
@@ -42,7 +44,7 @@ from millstream.relation.nodes import (
 )
 
 OneInput: TypeAlias = (
-    Aggregate | Windowed | Over | Top | Deduplicate | Union | Explode | Unpivot | MapBatches | MapGroups
+    Aggregate | Windowed | Over | Top | Deduplicate | Union | Explode | Unpivot | MapBatches | MapGroups | History
 )
 """What a kernel with one input does; several relations may flow into it."""
 
@@ -70,6 +72,8 @@ def lay(node: OneInput, emit: Emit, insert_only: bool) -> Laid:
             return passthrough.lay_explode(node)
         case Unpivot():
             return unpivot.lay(node)
+        case History():
+            return history.lay(node)
 
 
 def lay_join(node: Join, insert_only: bool) -> tuple[JoinSpec, tuple[int | None, ...]]:

@@ -12,6 +12,7 @@ from millstream.plan.operators.asof_join import AsOfJoin, LatestJoin
 from millstream.plan.operators.changelog import Changelog
 from millstream.plan.operators.clauses import Horizon, Measure, Order
 from millstream.plan.operators.deduplicate import Deduplicate
+from millstream.plan.operators.history import History
 from millstream.plan.operators.hold_until_close import Hold
 from millstream.plan.operators.interval_join import IntervalJoin
 from millstream.plan.operators.join import TableJoin
@@ -29,6 +30,7 @@ __all__ = [
     "Changelog",
     "Deduplicate",
     "Groups",
+    "History",
     "Hold",
     "Horizon",
     "IntervalJoin",
@@ -48,5 +50,17 @@ __all__ = [
 
 JoinSpec: TypeAlias = TableJoin | IntervalJoin | AsOfJoin | LatestJoin
 Spec: TypeAlias = (
-    Changelog | Reduce | Session | Top | Over | Deduplicate | Pass | Unpivot | Hold | Batches | Groups | JoinSpec
+    Changelog
+    | Reduce
+    | Session
+    | Top
+    | Over
+    | Deduplicate
+    | Pass
+    | Unpivot
+    | Hold
+    | Batches
+    | Groups
+    | History
+    | JoinSpec
 )

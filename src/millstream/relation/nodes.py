@@ -39,6 +39,7 @@ from millstream.relation.operators.aggregate import Aggregate
 from millstream.relation.operators.contract import sources_of
 from millstream.relation.operators.deduplicate import Deduplicate
 from millstream.relation.operators.explode import Explode
+from millstream.relation.operators.history import History
 from millstream.relation.operators.join import Join
 from millstream.relation.operators.map_batches import MapBatches
 from millstream.relation.operators.map_groups import MapGroups
@@ -65,6 +66,7 @@ __all__ = [
     "Explode",
     "Frame",
     "Function",
+    "History",
     "Hopping",
     "How",
     "Join",
@@ -114,6 +116,7 @@ Node: TypeAlias = (
     | Unpivot
     | MapBatches
     | MapGroups
+    | History
 )
 
 

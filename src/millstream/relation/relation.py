@@ -33,7 +33,17 @@ from millstream.relation.nodes import (
     Windowed,
     output_columns,
 )
-from millstream.relation.operators import deduplicate, explode, map_batches, map_groups, over, top, union, unpivot
+from millstream.relation.operators import (
+    deduplicate,
+    explode,
+    history,
+    map_batches,
+    map_groups,
+    over,
+    top,
+    union,
+    unpivot,
+)
 from millstream.relation.operators.checks import as_list, check_names, named_column
 from millstream.relation.operators.contract import written
 from millstream.relation.properties import event_time, has_aggregate, has_window, natural_key, visible
@@ -203,6 +213,21 @@ class Relation:
         place = here()
         with placed(place):
             return Relation(unpivot.unpivot(self.node, ids, values, variableColumnName, valueColumnName, place))
+
+    def history(self) -> Relation:
+        """Give every row that a table has had, with ``valid_from`` and ``valid_to``, which is null of the row that holds now (SCD 2).
+
+        A row holds from the timestamp of its record until that of the next record of its key. The spans of a key do not overlap: a
+        record that claims to be older than the one before it takes over where that one did, and a row that held for no time is left out.
+        The topic must keep every change: one that is compacted, or expires, is refused when the pipeline runs.
+
+        >>> from millstream import Pipeline
+        >>> Pipeline("shop").table("users", "id long, city string", key="id").history().columns
+        ('id', 'city', 'valid_from', 'valid_to')
+        """
+        place = here()
+        with placed(place):
+            return Relation(history.history(self.node, place))
 
     def map_groups(self, function: Callable[[Any], Any], key: str | Sequence[str], schema: str) -> Relation:
         """Give what a function makes of all rows of each key: a Polars frame in, one with the columns of ``schema`` out.

@@ -12,7 +12,7 @@ from typing import Any
 
 from millstream.errors import PipelineError
 from millstream.log.contract import Log, TopicSettings
-from millstream.relation.nodes import Join, Node, inputs_of, sources_of
+from millstream.relation.nodes import History, Join, Node, inputs_of, sources_of
 from millstream.relation.schema import format_duration
 
 _UNITS = {"d": timedelta(days=1), "h": timedelta(hours=1), "m": timedelta(minutes=1), "s": timedelta(seconds=1)}
@@ -33,6 +33,9 @@ def check_history(views: Mapping[str, Any], log: Log) -> None:
                         stream.topic,
                         log.topic(stream.topic).settings,
                     )
+        for made in _histories(view.node):
+            (table,) = sources_of(made)
+            _check_whole(f"view {name}: {made.place}", table.topic, log.topic(table.topic).settings)
 
 
 def keeps_events(settings: TopicSettings) -> timedelta | None:
@@ -54,6 +57,26 @@ def _as_of_joins(node: Node) -> Iterator[Join]:
         yield node
     for each in inputs_of(node):
         yield from _as_of_joins(each)
+
+
+def _histories(node: Node) -> Iterator[History]:
+    if isinstance(node, History):
+        yield node
+    for each in inputs_of(node):
+        yield from _histories(each)
+
+
+def _check_whole(where: str, table: str, settings: TopicSettings) -> None:
+    """Refuse a history of a table whose topic does not keep every change."""
+    changes = keeps_changes(settings)
+    if changes is None:
+        return
+    how = f"only {format_duration(changes)} of changes" if changes else "no changes for sure"
+    raise PipelineError(
+        f"{where}: a history needs every change of the table: topic {table}"
+        f" {'is compacted and' if settings.compacts else 'expires and'} keeps {how}",
+        hint=f"`millstream topics alter {table} {_mended(settings, None)}`, before changes are gone",
+    )
 
 
 def _check(where: str, table: str, settings: TopicSettings, stream: str, of_stream: TopicSettings) -> None:

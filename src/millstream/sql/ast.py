@@ -41,6 +41,8 @@ class Table:
     at: int
     as_of: Piece | None = None
     columns: tuple[str, ...] = ()
+    history: bool = False
+    """Whether all that it has held is meant."""
 
 
 @dataclass(frozen=True, slots=True)

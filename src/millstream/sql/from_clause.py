@@ -112,7 +112,7 @@ class TableReader(ABC):
 
     def table(self) -> Table:
         """A name, a query in brackets or windows, and its alias."""
-        at, as_of = self.at, None
+        at, as_of, history = self.at, None, False
         what: str | Query | Windowed | Deduplicated
         if self.word() in ("LATERAL", "UNNEST", "VALUES"):
             raise self.fail(
@@ -132,14 +132,17 @@ class TableReader(ABC):
                 raise self.fail("one name", "streams, tables and views have no name before theirs")
         alias = self._alias()
         if self.skip("FOR"):
-            self.expect("SYSTEM_TIME", "AS", "OF", hint="FOR SYSTEM_TIME AS OF s.at")
-            as_of = self._time()
+            self.expect("SYSTEM_TIME", hint="FOR SYSTEM_TIME AS OF s.at, or FOR SYSTEM_TIME ALL")
+            history = self.skip("ALL")
+            if not history:
+                self.expect("AS", "OF", hint="FOR SYSTEM_TIME AS OF s.at, or FOR SYSTEM_TIME ALL")
+                as_of = self._time()
             alias = alias or self._alias()
         columns = self.names() if alias and self.word() == "(" else ()
         if self.word() in REFUSED_TABLES:
             name, hint = REFUSED_TABLES[self.word()]
             raise self.text.error(self.at, f"{name} is not taken", hint)
-        return Table(what, alias or (what if isinstance(what, str) else ""), at, as_of, columns)
+        return Table(what, alias or (what if isinstance(what, str) else ""), at, as_of, columns, history)
 
     def _alias(self) -> str:
         if self.skip("AS"):

@@ -20,6 +20,10 @@ _ASKED = (
     (r"join it within= or as_of=", "join it within a span of time, or FOR SYSTEM_TIME AS OF"),
     (r"a join within=, as_of= or latest=True", "a join within a span of time, or FOR SYSTEM_TIME AS OF,"),
     (r'within=\("0 minutes", "1 hour"\)', "r.at BETWEEN l.at AND l.at + INTERVAL 1 HOUR"),
+    (
+        r'users\.history\(\)\.where\("valid_to IS NULL"\): say history\(\) first',
+        "FROM users FOR SYSTEM_TIME ALL, of a table by its name",
+    ),
     (r'as_of="at"', "FOR SYSTEM_TIME AS OF s.at"),
     (r'how="left" has the time of the left, how="right"', "LEFT JOIN has the time of the left, RIGHT JOIN"),
     (r'deduplicate\("id", within="1 day"\)', "deduplicate(TABLE … PARTITION BY id, at, INTERVAL 1 DAY)"),

@@ -188,6 +188,8 @@ class Compiler:
         if table.as_of and not is_joined:
             hint = "FROM stream s JOIN table FOR SYSTEM_TIME AS OF s.at ON …"
             raise self.text.error(table.as_of.at, "FOR SYSTEM_TIME AS OF without a stream to join with", hint)
+        if table.history and isinstance(table.what, Windowed | Deduplicated):
+            raise self.text.error(table.at, "FOR SYSTEM_TIME ALL of windows", "FROM users FOR SYSTEM_TIME ALL, a table")
         match table.what:
             case str(name):
                 relation = self._named(name, table.at)
@@ -201,6 +203,9 @@ class Compiler:
                 return self._deduplicated(said, table)
             case query:
                 relation = self.query(query)
+        if table.history:
+            with said_at(self.text.place(table.at)):
+                relation = relation.history()
         if table.columns:
             if len(table.columns) != len(relation.columns):
                 found = f"{len(table.columns)} names for {len(relation.columns)} columns"

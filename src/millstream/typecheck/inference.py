@@ -26,6 +26,7 @@ from millstream.relation.nodes import (
     Column,
     Deduplicate,
     Explode,
+    History,
     Join,
     Look,
     MapBatches,
@@ -44,6 +45,7 @@ from millstream.relation.nodes import (
     inputs_of,
     output_columns,
 )
+from millstream.relation.operators.history import COLUMNS as HISTORY_COLUMNS
 from millstream.relation.properties import has_aggregate
 from millstream.relation.schema import fields_of, inner_of
 from millstream.relation.source_location import placed
@@ -199,6 +201,10 @@ class _Reader:
                     return left
                 differ = [name for name in node.merged if left.get(name) != _lower(right).get(name.lower())]
                 return {name: kind for name, kind in {**right, **left}.items() if name not in differ}
+            case History():
+                known = self.types(node.input)
+                columns = {name: known[name] for name in output_columns(node.input) if name in known}
+                return {**columns, **dict.fromkeys(HISTORY_COLUMNS, STAMP)}
             case Where() | Top() | Deduplicate():
                 return self.types(node.input)
 

@@ -7,6 +7,7 @@ from millstream.kernel.operators.aggregate import ReduceKernel
 from millstream.kernel.operators.asof_join import AsOfJoinKernel, LatestJoinKernel
 from millstream.kernel.operators.changelog import ChangelogKernel
 from millstream.kernel.operators.deduplicate import DeduplicateKernel
+from millstream.kernel.operators.history import HistoryKernel
 from millstream.kernel.operators.hold_until_close import HoldKernel
 from millstream.kernel.operators.interval_join import IntervalJoinKernel
 from millstream.kernel.operators.join import TableJoinKernel
@@ -23,6 +24,7 @@ from millstream.plan.spec import (
     Changelog,
     Deduplicate,
     Groups,
+    History,
     Hold,
     IntervalJoin,
     LatestJoin,
@@ -62,6 +64,8 @@ def kernel_of(spec: Spec) -> Kernel:
             return BatchesKernel(spec)
         case Groups():
             return GroupsKernel(spec)
+        case History():
+            return HistoryKernel(spec)
         case TableJoin():
             return TableJoinKernel(spec)
         case IntervalJoin():
