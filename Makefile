@@ -21,7 +21,7 @@ setup: .venv/.ready ## make .venv, with .venv/bin/millstream in it
 demo: setup ## run the main job on the embedded log
 	@$(BIN)/python examples/demo.py
 
-UNIT := -m pytest -n 2 -m 'not (kafka or long or peers or postgres or process or redis or spark)'
+UNIT := -m pytest -n 2 -m 'not (kafka or long or mariadb or peers or postgres or process or redis or spark)'
 
 unit: setup ## run the tests that start nothing: no Spark, no server, no process
 	@$(BIN)/python $(UNIT) $(ARGS)

@@ -1,4 +1,4 @@
-"""What tests share: one Kafka broker, one PostgreSQL server and one Spark session per process, started when first asked for."""
+"""What tests share: one Kafka broker, one server each of PostgreSQL and MariaDB, and one Spark session per process, started when first asked for."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from millstream.errors import MachineError
 from millstream.spark.session import spark_session, stop_session
-from millstream.testing import KafkaBroker, PostgresServer
+from millstream.testing import KafkaBroker, MariaDbServer, PostgresServer
 from tests.marks import needs_of, no_process
 
 pytest_plugins = ["millstream.testing.plugin"]  # also where the package that is installed is not this one
@@ -70,6 +70,29 @@ def _postgres() -> PostgresServer:
         if os.environ.get("CI") == "true":
             raise
         pytest.skip(f"no PostgreSQL here: {error.message}")
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[MariaDbServer]:
+    """The one server; without one the test is skipped, unless CI=true."""
+    with _mariadb() as server:
+        yield server
+
+
+@pytest.fixture
+def own_mariadb() -> Iterator[MariaDbServer]:
+    """A server that the test may kill."""
+    with _mariadb() as server:
+        yield server
+
+
+def _mariadb() -> MariaDbServer:
+    try:
+        return MariaDbServer()
+    except MachineError as error:
+        if os.environ.get("CI") == "true":
+            raise
+        pytest.skip(f"no MariaDB here: {error.message}")
 
 
 @pytest.fixture(scope="session")

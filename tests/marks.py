@@ -17,9 +17,10 @@ from typing import Any
 
 import pytest
 
-FIXTURES = {"spark": "spark", "kafka": "kafka", "postgres": "postgres", "own_postgres": "postgres"}
+FIXTURES = {"spark": "spark", "kafka": "kafka", "postgres": "postgres", "own_postgres": "postgres", "mariadb": "mariadb", "own_mariadb": "mariadb"}
 NAMES = {
     "KafkaBroker": "kafka",
+    "MariaDbServer": "mariadb",
     "PostgresServer": "postgres",
     "RedisServer": "redis",
     "mounted": "process",

@@ -1,4 +1,4 @@
-"""Install what the tests need beyond Python packages: strace, PostgreSQL and Redis from Debian, the jars of Kafka and of Spark's connector.
+"""Install what the tests need beyond Python packages: strace, PostgreSQL, MariaDB and Redis from Debian, the jars of Kafka and of Spark's connector.
 
 As root on Debian this is automatic. Elsewhere it says what is missing; the tests then skip what they cannot do, unless
 CI=true, where a missing part is a failure.
@@ -14,6 +14,7 @@ from pathlib import Path
 
 from millstream.errors import MachineError
 from millstream.spark.jars import kafka_broker_classpath, spark_kafka_jars
+from millstream.testing.mariadb import find_mariadb
 from millstream.testing.postgres import find_postgres
 
 # Debian makes and starts a cluster with the package, unless this says otherwise; the tests start servers of their own.
@@ -45,10 +46,12 @@ def main() -> int:
 def _missing() -> list[str]:
     """The Debian packages that are not there."""
     missing = [name for name in ("strace", "redis-server") if shutil.which(name) is None]
-    try:
-        find_postgres()
-    except MachineError:
-        missing.append("postgresql")
+    # Of MariaDB the programs alone: the other package starts a service with data in /var/lib/mysql.
+    for find, package in ((find_postgres, "postgresql"), (find_mariadb, "mariadb-server-core")):
+        try:
+            find()
+        except MachineError:
+            missing.append(package)
     return missing
 
 

@@ -1,5 +1,5 @@
 """Addresses: of logs, ``sqlite:PATH`` and ``kafka://HOST:PORT``; of places for views, ``sqlite:PATH`` and
-``postgresql://USER@HOST/DATABASE``; of Redis, ``redis://HOST:PORT/NUMBER``.
+``postgresql://USER@HOST/DATABASE``; of Redis, ``redis://HOST:PORT/NUMBER``; of databases to capture, ``mysql://USER@HOST/DATABASE`` too.
 
 Invariant: an address that was accepted holds no secret, only where to find one (see :mod:`millstream.secret`), so it may be
 printed and stored. Errors about an address show nothing that could be a password.
@@ -182,3 +182,56 @@ def _host(text: str) -> tuple[str, str]:
         return host, port.removeprefix(":")
     host, _, port = text.partition(":")
     return host, port
+
+
+@dataclass(frozen=True, slots=True)
+class MysqlAddress:
+    """A database of MariaDB or MySQL; ``options`` are those of its client, with secrets by reference."""
+
+    host: str
+    port: int
+    user: str
+    database: str
+    options: Mapping[str, str]
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"mysql://{self.user}@{host}:{self.port}/{self.database}"
+
+    def resolved(self) -> dict[str, str]:
+        """The options with their secrets: never to be printed."""
+        return {name: resolve(value) for name, value in self.options.items()}
+
+
+_MYSQL_OPTIONS = ("password", "ssl_ca", "ssl_cert", "ssl_key", "ssl_key_password", "ssl_verify_identity")
+
+
+def parse_mysql(address: str) -> MysqlAddress:
+    """Read the address of a database of MariaDB or MySQL; ConfigError if it is none, or if there is a password in it.
+
+    >>> str(parse_mysql("mariadb://me:${env:SECRET}@db.example/shop"))
+    'mysql://me@db.example:3306/shop'
+    """
+    expected = "mysql://USER@HOST:PORT/DATABASE"
+    hint = "name where a password is: mysql://USER:${env:NAME}@HOST/DATABASE, or ?password=${file:PATH}"
+    check_address("capture", address, hint)
+    scheme, mark, rest = quoted(address).partition("://")
+    if scheme not in ("mysql", "mariadb") or not mark:
+        raise ConfigError(f"capture: found {redacted(address)!r}, expected {expected}", hint=hint)
+    place, _, query = rest.partition("?")
+    machine, _, database = place.partition("/")
+    who, _, end = machine.rpartition("@")
+    user, _, password = who.partition(":")
+    host, port = _host(end)
+    if not user or not host or not database or "@" in who or "/" in database or (port and not port.isdigit()):
+        raise ConfigError(  # whatever stands there may be part of a password
+            f"capture: found an address of MariaDB or MySQL that cannot be read, expected {expected}", hint=hint
+        )
+    options = {"password": unquote(password)} if password else {}
+    options |= dict(parse_qsl(query.replace("+", "%2B"), keep_blank_values=True))
+    for name, value in options.items():
+        if name not in _MYSQL_OPTIONS:
+            raise ConfigError(f"capture: found the option {name!r}, expected one of {', '.join(_MYSQL_OPTIONS)}")
+        if is_secret(name) and not is_reference(value):
+            raise ConfigError(f"capture: found a secret in the address ({name})", hint=hint)
+    return MysqlAddress(host, int(port or 3306), unquote(user), unquote(database), options)

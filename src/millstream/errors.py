@@ -28,6 +28,8 @@ unless ``--debug``.
     │   ├── SinkUnavailable   it cannot be reached; a retry may work
     │   ├── SinkForgot        it lacks what it has acknowledged
     │   └── RowRefused        a row that it does not take
+    ├── CaptureError          what a database does not let us capture, or no longer has
+    │   └── CaptureUnavailable  the database cannot be reached; a retry may work
     └── LogError              the event log
         ├── UnknownTopic
         ├── UnknownGroup
@@ -166,6 +168,14 @@ class SinkForgot(SinkError):
 
 class RowRefused(SinkError):
     """A row that a sink does not take, where that stops the pipeline."""
+
+
+class CaptureError(MillstreamError):
+    """What a database does not let us capture, or no longer has; going on would leave a gap."""
+
+
+class CaptureUnavailable(CaptureError):
+    """A database that cannot be reached; a retry may work."""
 
 
 class LogError(MillstreamError):

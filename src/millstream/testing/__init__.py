@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from millstream.testing.kafka import KafkaBroker
+    from millstream.testing.mariadb import MariaDbServer
     from millstream.testing.postgres import PostgresServer
     from millstream.testing.redis import RedisServer
     from millstream.testing.trial import Trial
 
-__all__ = ["KafkaBroker", "PostgresServer", "RedisServer", "Trial"]
+__all__ = ["KafkaBroker", "MariaDbServer", "PostgresServer", "RedisServer", "Trial"]
 
 _HOME = {
     "KafkaBroker": "millstream.testing.kafka",
+    "MariaDbServer": "millstream.testing.mariadb",
     "PostgresServer": "millstream.testing.postgres",
     "RedisServer": "millstream.testing.redis",
     "Trial": "millstream.testing.trial",

@@ -1,0 +1,1 @@
+"""Capture from MariaDB and MySQL, by their binary log."""
