@@ -89,9 +89,12 @@ def read_until(source: MysqlSource, after: Position, mark: int) -> Iterator[tupl
         if transaction is None:
             continue
         changes = list(transaction.changes)
-        if any(each.table.name == "marker" and each.after and each.after["id"] == mark for each in changes):
+        marks = [each.after["id"] for each in changes if each.table.name == "marker" and each.after]
+        if mark in marks:
             reading.close()  # type: ignore[attr-defined]
             return
+        if marks:
+            continue
         if changes:
             yield transaction, changes
 

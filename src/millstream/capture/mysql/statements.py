@@ -183,7 +183,8 @@ def _names(tokens: Sequence[_Token], database: str) -> tuple[Name, ...]:
 
 def _listed(tokens: Sequence[_Token], database: str, also: tuple[str, ...] = ()) -> tuple[Name, ...]:
     """Names with commas between them, or with other words."""
-    found, at = [], 0
+    found: list[Name] = []
+    at = 0
     while at < len(tokens):
         found += _names(tokens[at:], database)
         at += 3 if len(tokens) > at + 2 and tokens[at + 1].text == "." else 1
@@ -195,7 +196,7 @@ def _listed(tokens: Sequence[_Token], database: str, also: tuple[str, ...] = ())
 
 def _all_names(tokens: Sequence[_Token], database: str) -> tuple[Name, ...]:
     """Whatever could be the name of a table."""
-    found = []
+    found: list[Name] = []
     for place, token in enumerate(tokens):
         if not token.literal:
             found += _names(tokens[place:], database)

@@ -233,7 +233,7 @@ def _time(kind: str, digits: int, zeros: Zeros) -> Read:
         whole, part = packed >> 8 * more, packed & (1 << 8 * more) - 1
         return f"{sign}{whole >> 12:02}:{whole >> 6 & 63:02}:{whole & 63:02}{fraction(part)}", at + 3 + more
 
-    return {"timestamp": read_timestamp, "datetime": read_datetime, "time": read_time}[kind]  # type: ignore[return-value]
+    return {"timestamp": read_timestamp, "datetime": read_datetime, "time": read_time}[kind]
 
 
 def _date_text(kind: str, zeros: Zeros) -> Convert:
