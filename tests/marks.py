@@ -17,7 +17,14 @@ from typing import Any
 
 import pytest
 
-FIXTURES = {"spark": "spark", "kafka": "kafka", "postgres": "postgres", "own_postgres": "postgres", "mariadb": "mariadb", "own_mariadb": "mariadb"}
+FIXTURES = {
+    "spark": "spark",
+    "kafka": "kafka",
+    "postgres": "postgres",
+    "own_postgres": "postgres",
+    "mariadb": "mariadb",
+    "own_mariadb": "mariadb",
+}
 NAMES = {
     "KafkaBroker": "kafka",
     "MariaDbServer": "mariadb",

@@ -28,8 +28,10 @@ unless ``--debug``.
     │   ├── SinkUnavailable   it cannot be reached; a retry may work
     │   ├── SinkForgot        it lacks what it has acknowledged
     │   └── RowRefused        a row that it does not take
-    ├── CaptureError          what a database does not let us capture, or no longer has
-    │   └── CaptureUnavailable  the database cannot be reached; a retry may work
+    ├── CaptureError          change capture: a table or a database that cannot be captured
+    │   ├── CaptureUnavailable  the database cannot be reached, or another process reads what is ours; a retry may work
+    │   ├── CaptureGap        the database cannot give what comes next: it has forgotten it, or is another one
+    │   └── TableChanged      a captured table is not what it was, so that somebody must decide
     └── LogError              the event log
         ├── UnknownTopic
         ├── UnknownGroup
@@ -171,11 +173,19 @@ class RowRefused(SinkError):
 
 
 class CaptureError(MillstreamError):
-    """What a database does not let us capture, or no longer has; going on would leave a gap."""
+    """Something about capturing the changes of a database."""
 
 
 class CaptureUnavailable(CaptureError):
-    """A database that cannot be reached; a retry may work."""
+    """A database that cannot be reached, or whose changes another process reads; a retry may work."""
+
+
+class CaptureGap(CaptureError):
+    """The database cannot give what comes after our position without leaving something out; nothing was appended."""
+
+
+class TableChanged(CaptureError):
+    """A captured table has lost a column, or has another type or key; what comes next was not appended."""
 
 
 class LogError(MillstreamError):

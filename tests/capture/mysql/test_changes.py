@@ -12,7 +12,7 @@ import pytest
 from millstream.capture.mysql import held
 from millstream.capture.mysql.held import Held
 from millstream.capture.mysql.table_map import Mapped
-from millstream.errors import CaptureError
+from millstream.errors import CaptureError, TableChanged
 from millstream.testing import MariaDbServer
 from tests.capture.mysql.world import World, fold, rows_of
 
@@ -154,7 +154,7 @@ def test_columns_come_by_their_names_as_they_were(world: World) -> None:
 def test_a_statement_that_changes_rows_without_saying_which_stops(world: World, statement: str, words: str) -> None:
     with world.opened("a") as (source, position):
         world.run(statement)
-        with pytest.raises(CaptureError, match=words) as found:
+        with pytest.raises(TableChanged, match=words) as found:
             world.collect(source, position)
         assert "new snapshot" in found.value.hint
     allowed = world.source("b", "a", allow=["rewrites"])

@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 
 from millstream.capture.mysql.source import MysqlSource
-from millstream.errors import CaptureError, CaptureUnavailable, ConfigError
+from millstream.errors import CaptureError, CaptureGap, CaptureUnavailable, ConfigError
 from millstream.testing import MariaDbServer
 from tests.capture.mysql.world import World
 from tests.waiting import until
@@ -136,7 +136,7 @@ def test_a_binary_log_that_was_purged_is_a_gap(own_mariadb: MariaDbServer) -> No
     until(purged)
     asks: tuple[Callable[[], object], ...] = (lambda: source.prepare(position), lambda: next(source.changes(position)))
     for ask in asks:
-        with pytest.raises(CaptureError, match=r"has no binary log binlog\.000001 any more") as found:
+        with pytest.raises(CaptureGap, match=r"has no binary log binlog\.000001 any more") as found:
             ask()
         assert "new snapshot" in found.value.hint
         assert "binlog_expire_logs_seconds" in found.value.hint
@@ -166,7 +166,7 @@ def test_another_server_and_one_that_was_restored_are_told_apart(own_mariadb: Ma
         source.prepare(position)
     assert "restored from a backup" in found.value.message or "lost" in found.value.message
     world.run(*(f"INSERT INTO a VALUES ({number})" for number in range(10, 30)))
-    with pytest.raises(CaptureError, match="another file than the one"):
+    with pytest.raises(CaptureGap, match="another file than the one"):
         source.prepare(position)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from millstream.capture.contract import Table
 from millstream.capture.mysql.position import Place
 from millstream.capture.mysql.statements import Name, Statement
-from millstream.errors import CaptureError
+from millstream.errors import CaptureError, TableChanged
 
 CASCADES, REWRITES = "cascades", "rewrites"
 """What may be allowed: tables whose rows a foreign key changes, and statements that change rows; neither is in the binary log."""
@@ -60,7 +60,7 @@ class Captured:
                 if statement.kind == "rename"
                 else "rows were changed by a statement about their table"
             )
-            raise CaptureError(
+            raise TableChanged(
                 f"table {found[0]}: {what}, and the binary log does not say which rows there are now, at {where}: {said}",
                 hint="take a new snapshot; to go on from here without one, allow 'rewrites' and compare with `millstream capture diff`",
             )

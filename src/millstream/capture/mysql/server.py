@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from millstream.address import MysqlAddress
-from millstream.errors import CaptureError, CaptureUnavailable, ConfigError, MachineError, MillstreamError
+from millstream.errors import CaptureError, CaptureGap, CaptureUnavailable, ConfigError, MachineError, MillstreamError
 
 try:
     import pymysql
@@ -153,9 +153,9 @@ def lost(error: BaseException) -> bool:
     )  # no number: of the client itself
 
 
-def gone(why: str) -> CaptureError:
+def gone(why: str) -> CaptureGap:
     """The error for a place that the server no longer has, or never had."""
-    return CaptureError(
+    return CaptureGap(
         f"{why}; what was committed after the position cannot be read, and going on would leave a gap",
         hint="take a new snapshot; and let the server keep its binary log for longer than a capture may be down"
         " (binlog_expire_logs_seconds)",

@@ -18,7 +18,7 @@ from millstream.capture.mysql.server import Ask, Server, quoted
 from millstream.capture.mysql.settings import binlog_end
 from millstream.capture.mysql.types import Type
 from millstream.capture.mysql.values import Zeros, converter, selected
-from millstream.errors import CaptureError
+from millstream.errors import CaptureError, TableChanged
 
 _BEGIN = (
     "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
@@ -68,7 +68,7 @@ class MysqlSnapshot(Snapshot):
         """All rows, in the order of the key."""
         types = self.types.get(table)
         if types is None:
-            raise CaptureError(
+            raise TableChanged(
                 f"table {table.full_name} is not as it was when this snapshot began", hint="begin the snapshot again"
             )
         names = [column.name for column in table.columns]
@@ -87,7 +87,7 @@ class MysqlSnapshot(Snapshot):
                     ]
             except pymysql.MySQLError as error:
                 if error.args and error.args[0] in _CHANGED:
-                    raise CaptureError(
+                    raise TableChanged(
                         f"table {table.full_name}: its definition changed while a snapshot was taken ({error.args[-1]})",
                         hint="begin the snapshot again",
                     ) from error
