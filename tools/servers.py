@@ -29,7 +29,9 @@ def main() -> int:
             _CLUSTERS.parent.mkdir(parents=True, exist_ok=True)
             _CLUSTERS.write_text("create_main_cluster = false\n")
         environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-        for command in (["apt-get", "update", "-qq"], ["apt-get", "install", "-y", "-qq", *missing]):
+        # One by one: a package that this release does not have must not keep the others out.
+        installs = [["apt-get", "install", "-y", "-qq", package] for package in missing]
+        for command in (["apt-get", "update", "-qq"], *installs):
             subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=False)
         missing = _missing()
     problems = [f"{package} is not installed (apt-get install {package})" for package in missing]

@@ -12,6 +12,7 @@ from millstream.errors import CaptureError
 from millstream.testing import MariaDbServer
 from tests.capture.mysql.test_faults import tables, writing
 from tests.capture.mysql.world import Rows, World, fold, key_of, rows_of
+from tests.waiting import until
 
 
 @pytest.mark.parametrize("locked", [False, True], ids=["its place told", "under a lock, as on MySQL"])
@@ -24,8 +25,7 @@ def test_changes_after_a_snapshot_fit_on_its_rows(
         server = world.source("a")._server
         monkeypatch.setattr(snapshot_module, "_begin_mariadb", lambda db: snapshot_module.begin_locked(server, db))
     with writing(world, 3) as done:
-        while min(done) < 20:
-            pass
+        until(lambda: min(done) >= 20, timeout=120)
         source = world.source("a", "b", rows=50)
         found: Rows = {}
         captured = source.tables()
@@ -36,8 +36,7 @@ def test_changes_after_a_snapshot_fit_on_its_rows(
                 found[table.name] = {key_of(table, row): dict(row) for piece in pieces for row in piece}
                 assert snapshot.count(table) is not None
         wanted = min(done) + 20
-        while min(done) < wanted:
-            pass
+        until(lambda: min(done) >= wanted, timeout=120)
     fold(world.changes(source, snapshot.position), found)
     assert found["a"] == rows_of(source, "a")
     assert found["b"] == rows_of(source, "b")
