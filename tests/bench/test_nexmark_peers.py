@@ -8,14 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from millstream.bench.nexmark.data import write_folder
+from millstream.bench.nexmark.data import fill, read_folder, write_folder
 from millstream.bench.nexmark.oracle import QUESTIONS, Oracle
 from millstream.bench.nexmark.peers import QUERIES, Outcome, answer_of, close_peers, layout, run_peer
-from millstream.bench.nexmark.peers.layout import aged, dealt, written_iso
+from millstream.bench.nexmark.peers.layout import Input, aged, dealt, fill_closed, written_iso
 from millstream.bench.nexmark.peers.on_flink import cause, statements, summed
 from millstream.bench.nexmark.peers.on_spark import question
+from millstream.testing import KafkaBroker
 
-VALUES = {"FOLDER": "file:///in", "SIDE": "file:///side", "TIME": "TIMESTAMP(3)", "STANDARD": "SQL"}
+VALUES = {"EVENTS": "'connector' = 'filesystem'", "SIDE": "file:///side", "TIME": "TIMESTAMP(3)", "STANDARD": "SQL"}
 REFUSED = {"flink": set(), "flink_heap": set(), "spark": {"q4", "q6", "q9", "q15", "q16", "q18", "q19"}}
 WRONG = {"flink": {"q12"}, "flink_heap": {"q12"}, "spark": set()}
 
@@ -116,13 +117,13 @@ def test_polars_answers_as_expected(written: str, tmp_path: Path) -> None:
     folder = plain = write_folder(tmp_path / "plain", 5_000, seed=3)
     if written == "iso":
         folder = in_iso(plain, tmp_path / "iso")
-    asked = {query: answer_of("polars", query, folder) for query in QUERIES}
+    asked = {query: answer_of("polars", query, Input(folder)) for query in QUERIES}
     with Oracle(plain) as oracle:
         wrong = {query: oracle.compare(query, answer) for query, answer in asked.items() if not isinstance(answer, str)}
     assert {query for query, answer in asked.items() if isinstance(answer, str)} == {"q10", "q12"}
     assert {query: why for query, why in wrong.items() if why} == {}
-    assert (run_peer("polars", "q5", folder, 5_000, folder).rate or 0) > 100
-    assert run_peer("polars", "q12", folder, 5_000, folder).rate is None
+    assert (run_peer("polars", "q5", Input(folder), 5_000, Input(folder)).rate or 0) > 100
+    assert run_peer("polars", "q12", Input(folder), 5_000, Input(folder)).rate is None
 
 
 def in_iso(plain: Path, folder: Path) -> Path:
@@ -138,20 +139,27 @@ def in_iso(plain: Path, folder: Path) -> Path:
 
 @pytest.mark.peers
 @pytest.mark.timeout(1800)
+@pytest.mark.parametrize("log", ["files", "kafka"])
 @pytest.mark.parametrize("system", REFUSED)
-def test_a_peer_answers_as_expected(system: str, tmp_path: Path) -> None:
+def test_a_peer_answers_as_expected(system: str, log: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     folder = write_folder(tmp_path / "events", 20_000, seed=3)
+    given = Input(folder)
+    if log == "kafka":
+        broker: KafkaBroker = request.getfixturevalue("kafka")
+        given = Input(folder, broker.bootstrap, f"events-{system}")
+        fill(broker.url, read_folder(folder), topic=given.topic)
+        fill_closed(broker.url, given)
     refused, wrong = {}, {}
     try:
         with Oracle(folder) as oracle:
             for query in QUERIES:
-                answer = answer_of(system, query, folder)
+                answer = answer_of(system, query, given)
                 if isinstance(answer, str):
                     refused[query] = answer
                 elif why := oracle.compare(query, answer):
                     wrong[query] = why
-        outcome = run_peer(system, "q0", folder, 20_000, folder)
-        cannot = run_peer(system, "q9", folder, 20_000, folder)
+        outcome = run_peer(system, "q0", given, 20_000, given)
+        cannot = run_peer(system, "q9", given, 20_000, given)
     finally:
         close_peers()
     assert set(refused) == REFUSED[system], refused
@@ -170,7 +178,7 @@ def test_times_with_a_t_and_a_z_are_read(system: str, tmp_path: Path) -> None:
     try:
         with Oracle(plain) as oracle:
             for query in ("q0", "q5", "q9", "q10") if system == "flink" else ("q0", "q5", "q10"):
-                answer = answer_of(system, query, iso)
+                answer = answer_of(system, query, Input(iso))
                 assert not isinstance(answer, str), answer
                 assert oracle.compare(query, answer) == ""
     finally:

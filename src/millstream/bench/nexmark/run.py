@@ -25,6 +25,7 @@ import pyarrow as pa
 from millstream.bench.nexmark import peers
 from millstream.bench.nexmark.data import TOPIC, fill, read_folder, write_folder
 from millstream.bench.nexmark.oracle import Oracle, plain_rows
+from millstream.bench.nexmark.peers.layout import Input, fill_closed
 from millstream.bench.nexmark.queries import fill_side, pipeline_of
 from millstream.pipeline import Pipeline
 from millstream.runtime.run import run
@@ -230,20 +231,23 @@ def _beside(pipeline: Pipeline, query: str, oracle: Oracle) -> str:
 
 
 def _others(wanted: Wanted, place: Place, mine: dict[str, Measured], say: Say) -> Iterator[Measured]:
-    """The same queries over the same files on other systems; their answers are looked at over the few events."""
+    """The same queries over the same files or topics on other systems; their answers are looked at over the few events."""
+    broker = place.log.removeprefix("kafka://") if wanted.log == "kafka" else ""
+    given, warm = Input(place.data.absolute(), broker, TOPIC), Input(place.warm, broker, _WARM_TOPIC)
+    if broker and "spark" in wanted.compare:
+        say("filling the log for Spark")
+        for each in (given, warm):
+            fill_closed(place.log, each)
     with Oracle(place.warm) as oracle:
         for system in wanted.compare:
             for query in wanted.queries:
-                made = [
-                    peers.run_peer(system, query, place.data, place.events, place.warm, say=say)
-                    for _ in range(wanted.repeat)
-                ]
+                made = [peers.run_peer(system, query, given, place.events, warm, say=say) for _ in range(wanted.repeat)]
                 taken = [each.seconds for each in made if each.seconds is not None]
                 if len(taken) < len(made):
                     yield Measured(query, system, place.events, note=next(each.reason for each in made if each.reason))
                     continue
                 seconds = statistics.median(taken)
-                answer = peers.answer_of(system, query, place.warm, say=say)
+                answer = peers.answer_of(system, query, warm, say=say)
                 wrong = answer if isinstance(answer, str) else oracle.compare(query, answer)
                 ours = mine[query].seconds
                 ratio = seconds / ours if ours else None

@@ -1,8 +1,8 @@
-"""Nexmark on other systems, over the same files on the same machine: Flink SQL and plain Structured Streaming; and what the work alone
-costs, as one Polars job.
+"""Nexmark on other systems, over the same files or topics on the same machine: Flink SQL and plain Structured Streaming; and what the work
+alone costs, as one Polars job.
 
 A rate is events by the wall time from the start of a query to its end, with the engine up and warmed by the same query over a
-small folder. Answers can be looked at too, since a fast wrong answer is worth nothing. One peer is up at a time; it stays up
+few events. Answers can be looked at too, since a fast wrong answer is worth nothing. One peer is up at a time; it stays up
 until another is wanted, so that one who compares goes through the queries of a system, then to the next.
 """
 
@@ -11,8 +11,9 @@ from __future__ import annotations
 import atexit
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
+
+from millstream.bench.nexmark.peers.layout import Input
 
 SYSTEMS = ("flink", "flink_heap", "spark", "polars")
 QUERIES = tuple(f"q{number}" for number in range(23))
@@ -37,10 +38,10 @@ class Outcome:
 class Peer(Protocol):
     """A system that is up, in a process of its own."""
 
-    def seconds(self, system: str, query: str, folder: Path) -> float | str:
+    def seconds(self, system: str, query: str, given: Input) -> float | str:
         """Time a query, or say why it cannot run."""
 
-    def answer(self, system: str, query: str, folder: Path) -> list[list[Any]] | str:
+    def answer(self, system: str, query: str, given: Input) -> list[list[Any]] | str:
         """Give a query's final content, or say why it cannot run."""
 
     def close(self) -> None:
@@ -51,14 +52,14 @@ _up: dict[str, Peer] = {}
 
 
 def run_peer(
-    system: str, query: str, folder: Path, events: int, warm: Path, *, say: Callable[[str], None] = lambda _: None
+    system: str, query: str, given: Input, events: int, warm: Input, *, say: Callable[[str], None] = lambda _: None
 ) -> Outcome:
-    """Run a query over a folder of ``*.jsonl`` with so many events, after one over the small folder ``warm``."""
-    peer = _peer(system, say)
+    """Run a query over so many events, after one over the few of ``warm``."""
+    peer = _peer(system, given, say)
     found: float | str = ""
-    for what, where in (("warming", warm), (f"{events:,} events", folder)):
+    for what, where in (("warming", warm), (f"{events:,} events", given)):
         say(f"{system} {query}: {what}")
-        found = peer.seconds(system, query, where.absolute())
+        found = peer.seconds(system, query, where)
         if isinstance(found, str):
             return Outcome(system, query, events, reason=found)
     assert isinstance(found, float)  # noqa: S101
@@ -66,12 +67,12 @@ def run_peer(
 
 
 def answer_of(
-    system: str, query: str, folder: Path, *, say: Callable[[str], None] = lambda _: None
+    system: str, query: str, given: Input, *, say: Callable[[str], None] = lambda _: None
 ) -> list[list[Any]] | str:
     """The final content of a query, its columns in the order of the question; or the reason why it cannot run."""
-    peer = _peer(system, say)
+    peer = _peer(system, given, say)
     say(f"{system} {query}: its answer")
-    return peer.answer(system, query, folder.absolute())
+    return peer.answer(system, query, given)
 
 
 def close_peers() -> None:
@@ -83,14 +84,14 @@ def close_peers() -> None:
 atexit.register(close_peers)
 
 
-def _peer(system: str, say: Callable[[str], None]) -> Peer:
+def _peer(system: str, given: Input, say: Callable[[str], None]) -> Peer:
     kind = system.removesuffix("_heap")  # Flink's cluster is the same for both
     if kind not in _up:
         close_peers()
         if kind == "flink":
             from millstream.bench.nexmark.peers.on_flink import Flink
 
-            _up[kind] = Flink(say)
+            _up[kind] = Flink(say, kafka=bool(given.bootstrap))
         elif kind == "polars":
             from millstream.bench.nexmark.peers.on_polars import Polars
 
@@ -98,5 +99,5 @@ def _peer(system: str, say: Callable[[str], None]) -> Peer:
         else:
             from millstream.bench.nexmark.peers.on_spark import Spark
 
-            _up[kind] = Spark(say)
+            _up[kind] = Spark(say, kafka=bool(given.bootstrap))
     return _up[kind]

@@ -1,22 +1,40 @@
 """The events of a folder laid out so that a peer can read them in order: the same lines, before any clock runs.
 
 Both peers drop what is late by their watermark. Flink's readers take the files of a folder in no order, so each reader gets one
-file, and lines are dealt to them in turn. Spark takes files by their age, which says little about files that were copied.
+file, and lines are dealt to them in turn. Spark takes files by their age, which says little about files that were copied. On Kafka
+they read the topic that we read; Spark, for windows, a copy of it with an end.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
-from millstream.bench.nexmark.data import read_folder
+from millstream.bench.nexmark.data import fill, read_folder
 
 READERS = 2
 _HAND = 1_000
 _SMALL = 8 << 20
 """Bytes up to which one reader could be through its file before the other has begun, and would take both, in the wrong order."""
 _CLOSING = "2100-01-01 00:00:00.000"
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """The events that a peer reads: those of a folder, or, where there is a broker, the same ones from a topic of it."""
+
+    folder: Path
+    bootstrap: str = ""
+    topic: str = ""
+
+    @property
+    def closed(self) -> str:
+        """The topic with an end behind the events, for Spark."""
+        return f"{self.topic}_closed"
 
 
 def dealt(folder: Path, target: Path) -> Path:
@@ -47,11 +65,20 @@ def aged(folder: Path, target: Path) -> Path:
         path.write_bytes(b"\n".join(lines) + b"\n")
         os.utime(path, (number, number))
     last = target / "closing" / "closing.jsonl"
-    nobody: dict[str, dict[str, int]] = {"person": {}, "auction": {}, "bid": {}}
-    made = [{"event_type": kind, **nobody, "dateTime": _CLOSING} for kind in range(3)]
-    last.write_text("".join(json.dumps(event) + "\n" for event in made))
+    last.write_bytes(b"".join(line + b"\n" for line in _closing()))
     os.utime(last, (number + 1, number + 1))
     return target
+
+
+def fill_closed(log: str, given: Input) -> None:
+    """Fill the topic that Spark reads for windows: the events, and behind them one of each kind that ends every window."""
+    lines: Iterator[list[bytes]] = chain(read_folder(given.folder), [_closing()])
+    fill(log, lines, topic=given.closed)
+
+
+def _closing() -> list[bytes]:
+    nobody: dict[str, dict[str, int]] = {"person": {}, "auction": {}, "bid": {}}
+    return [json.dumps({"event_type": kind, **nobody, "dateTime": _CLOSING}).encode() for kind in range(3)]
 
 
 def written_iso(folder: Path) -> bool:

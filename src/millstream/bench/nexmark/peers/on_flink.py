@@ -22,8 +22,9 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from millstream.bench.nexmark.peers.layout import READERS, dealt, written_iso
+from millstream.bench.nexmark.peers.layout import READERS, Input, dealt, written_iso
 from millstream.errors import MachineError
+from millstream.spark.jars import resolve
 from millstream.spark.java import cache_folder, find_java
 
 VERSION = "2.3.0"
@@ -52,6 +53,13 @@ DURABLE = {
     "execution.checkpointing.checkpoints-after-tasks-finish": "false",
 }
 HEAP = {"state.backend.type": "hashmap"}
+CONNECTOR = "org.apache.flink:flink-sql-connector-kafka:5.0.0-2.2"
+"""The newest there is; it is made for Flink 2.2, and runs on 2.3."""
+KAFKA = {
+    "scan.startup.mode": "earliest-offset",
+    "scan.bounded.mode": "latest-offset",
+    "properties.isolation.level": "read_committed",
+}
 MEMORY = "-Xms1g -Xmx4g"
 
 _HERE = Path(__file__).parent
@@ -64,8 +72,10 @@ _PARTITIONED = {"q10": "PARTITIONED BY (dt, hm)"}
 class Flink:
     """A small cluster in a process of its own; :meth:`close` ends it."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
+    def __init__(self, say: Callable[[str], None], *, kafka: bool) -> None:
         python = installed(say)
+        if kafka:
+            _add_connector(python)
         say("flink: starting")
         self._folder = tempfile.TemporaryDirectory(prefix="millstream-flink-")
         self._work = Path(self._folder.name)
@@ -87,23 +97,23 @@ class Flink:
         )
         self._ask({"settings": settings, "slots": READERS})
 
-    def seconds(self, system: str, query: str, folder: Path) -> float | str:
+    def seconds(self, system: str, query: str, given: Input) -> float | str:
         """Time a query from its start to its end; or say why Flink does not run it."""
         where = self._work / f"out-{next(self._numbers)}"
         sink = _NOWHERE
         if query in _PARTITIONED:
             sink = _FILES.format(partitioned=_PARTITIONED[query], path=where.as_uri(), format="csv")
         try:
-            return self._run(system, query, folder, sink)
+            return self._run(system, query, given, sink)
         finally:
             shutil.rmtree(where, ignore_errors=True)
 
-    def answer(self, system: str, query: str, folder: Path) -> list[list[Any]] | str:
+    def answer(self, system: str, query: str, given: Input) -> list[list[Any]] | str:
         """Give the final content of a query; or say why Flink does not run it."""
         where = self._work / f"out-{next(self._numbers)}"
         sink = _FILES.format(partitioned="", path=where.as_uri(), format="debezium-json")
         try:
-            ran = self._run(system, query, folder, sink)
+            ran = self._run(system, query, given, sink)
             return ran if isinstance(ran, str) else summed(where)
         finally:
             shutil.rmtree(where, ignore_errors=True)
@@ -121,24 +131,33 @@ class Flink:
         self._errors.close()
         self._folder.cleanup()
 
-    def _run(self, system: str, query: str, folder: Path, sink: str) -> float | str:
-        if folder not in self._laid:
-            self._laid[folder] = dealt(folder, self._work / f"in-{next(self._numbers)}")
+    def _run(self, system: str, query: str, given: Input, sink: str) -> float | str:
         settings = dict(SETTINGS)
         if system == "flink":
             checkpoints = self._work / f"checkpoints-{next(self._numbers)}"
             settings |= {**DURABLE, "execution.checkpointing.dir": checkpoints.as_uri()}
         else:
             settings |= HEAP
-        iso = written_iso(folder)
+        iso = written_iso(given.folder)
         values = {
-            "FOLDER": self._laid[folder].as_uri(),
+            "EVENTS": self._events(given),
             "SIDE": self._side().as_uri(),
             "TIME": "TIMESTAMP_LTZ(3)" if iso else "TIMESTAMP(3)",
             "STANDARD": "ISO-8601" if iso else "SQL",
         }
         *before, question = [*statements("prelude", values), *statements(query, values)]
         return self._ask({"settings": settings, "statements": [*before, sink + question]})
+
+    def _events(self, given: Input) -> str:
+        """The options of the table of events."""
+        if given.bootstrap:
+            options = {"connector": "kafka", "topic": given.topic, "properties.bootstrap.servers": given.bootstrap}
+            options |= KAFKA
+        else:
+            if given.folder not in self._laid:
+                self._laid[given.folder] = dealt(given.folder, self._work / f"in-{next(self._numbers)}")
+            options = {"connector": "filesystem", "path": self._laid[given.folder].as_uri()}
+        return ", ".join(f"'{name}' = '{value}'" for name, value in options.items())
 
     def _side(self) -> Path:
         path = self._work / "side.csv"
@@ -223,3 +242,11 @@ def installed(say: Callable[[str], None]) -> Path:
         ) from error
     (home / "ready").touch()
     return python
+
+
+def _add_connector(python: Path) -> None:
+    """Put the connector for Kafka where Flink loads its own classes from, so that no job has to bring it."""
+    (lib,) = python.parent.parent.glob("lib/python*/site-packages/pyflink/lib")
+    for jar in resolve(CONNECTOR, alone=True):
+        if not (lib / jar.name).exists():
+            shutil.copy2(jar, lib / jar.name)

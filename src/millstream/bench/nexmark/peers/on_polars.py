@@ -15,6 +15,7 @@ import polars as pl
 from polars import col
 
 from millstream.bench.nexmark.data import files_of
+from millstream.bench.nexmark.peers.layout import Input
 
 _TEXT, _WHOLE = pl.String(), pl.Int64()
 SCHEMA = {
@@ -80,19 +81,19 @@ class Events:
 class Polars:
     """Polars in this process."""
 
-    def seconds(self, system: str, query: str, folder: Path) -> float | str:  # noqa: ARG002
+    def seconds(self, system: str, query: str, given: Input) -> float | str:  # noqa: ARG002
         """Time a job from its start to its end; or say why there is none."""
         if query not in QUERIES:
             return "not asked: it is about files, or about the clock"
         began = time.perf_counter()
-        QUERIES[query](Events(folder)).collect(engine="streaming")
+        QUERIES[query](Events(given.folder)).collect(engine="streaming")
         return time.perf_counter() - began
 
-    def answer(self, system: str, query: str, folder: Path) -> Rows | str:  # noqa: ARG002
+    def answer(self, system: str, query: str, given: Input) -> Rows | str:  # noqa: ARG002
         """Give what a job gives; or say why there is none."""
         if query not in QUERIES:
             return "not asked: it is about files, or about the clock"
-        made = QUERIES[query](Events(folder)).collect(engine="streaming")
+        made = QUERIES[query](Events(given.folder)).collect(engine="streaming")
         times = pl.selectors.datetime().dt.to_string("%Y-%m-%d %H:%M:%S%.3f")
         return [list(row) for row in made.with_columns(times, pl.selectors.decimal().cast(pl.Float64)).iter_rows()]
 

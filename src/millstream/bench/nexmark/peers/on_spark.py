@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from millstream.bench.nexmark.peers.layout import READERS, aged
+from millstream.bench.nexmark.peers.layout import READERS, Input, aged
 from millstream.spark.session import spark_session, stop_session
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 BATCH = 256 << 20
 """Bytes that a micro-batch reads at most: large ones are quickest, and this is what still fits when there is more."""
+RECORDS = BATCH // 320
+"""About as much from Kafka, where Spark counts records."""
 SETTINGS = {
     "spark.driver.memory": "4g",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=4",
@@ -62,23 +64,23 @@ class Question:
 class Spark:
     """A session in a process of its own; :meth:`close` ends it."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
+    def __init__(self, say: Callable[[str], None], *, kafka: bool) -> None:
         say("spark: starting")
         self._folder = tempfile.TemporaryDirectory(prefix="millstream-spark-")
         self._work = Path(self._folder.name)
         self._laid: dict[Path, Path] = {}
         self._numbers = count()
         self._pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"))
-        self._pool.submit(_session).result()
+        self._pool.submit(_session, kafka).result()
 
-    def seconds(self, system: str, query: str, folder: Path) -> float | str:  # noqa: ARG002
+    def seconds(self, system: str, query: str, given: Input) -> float | str:  # noqa: ARG002
         """Time a query from its start to its end; or say why Spark does not run it."""
-        found = self._run(query, folder, False)
+        found = self._run(query, given, False)
         return found if isinstance(found, str) else found[0]
 
-    def answer(self, system: str, query: str, folder: Path) -> Rows | str:  # noqa: ARG002
+    def answer(self, system: str, query: str, given: Input) -> Rows | str:  # noqa: ARG002
         """Give the final content of a query; or say why Spark does not run it."""
-        found = self._run(query, folder, True)
+        found = self._run(query, given, True)
         return found if isinstance(found, str) else found[1]
 
     def close(self) -> None:
@@ -87,13 +89,15 @@ class Spark:
         self._pool.shutdown()
         self._folder.cleanup()
 
-    def _run(self, query: str, folder: Path, keep: bool) -> tuple[float, Rows] | str:
-        if folder not in self._laid:
-            self._laid[folder] = aged(folder, self._work / f"in-{next(self._numbers)}")
+    def _run(self, query: str, given: Input, keep: bool) -> tuple[float, Rows] | str:
+        if not given.bootstrap:
+            if given.folder not in self._laid:
+                self._laid[given.folder] = aged(given.folder, self._work / f"in-{next(self._numbers)}")
+            given = Input(self._laid[given.folder])
         work = self._work / f"run-{next(self._numbers)}"
         work.mkdir()
         try:
-            return self._pool.submit(_run, query, self._laid[folder], work, keep).result()
+            return self._pool.submit(_run, query, given, work, keep).result()
         finally:
             shutil.rmtree(work, ignore_errors=True)
 
@@ -106,13 +110,13 @@ def question(query: str) -> Question:
     return Question(text, head.get("mode", "append"), key, "-- closing\n" in text)
 
 
-def _session() -> None:
+def _session(kafka: bool) -> None:
     # It prints every refusal with its whole stack; the reason is told anyway.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
-    spark_session("nexmark-plain", settings=SETTINGS)
+    spark_session("nexmark-plain", settings=SETTINGS, kafka=kafka)
 
 
-def _run(query: str, laid: Path, work: Path, keep: bool) -> tuple[float, Rows] | str:
+def _run(query: str, given: Input, work: Path, keep: bool) -> tuple[float, Rows] | str:
     """Run a query in this process: its seconds, and its rows where they are kept."""
     from pyspark.errors import AnalysisException, StreamingQueryException
 
@@ -120,7 +124,7 @@ def _run(query: str, laid: Path, work: Path, keep: bool) -> tuple[float, Rows] |
     kept = _Kept(asked.key)
     began = time.perf_counter()
     try:
-        _views(spark, laid, closing=asked.closing)
+        _views(spark, given, closing=asked.closing)
         made = spark.sql(asked.text)
         writer = made.writeStream.outputMode(asked.mode).option("checkpointLocation", str(work / "checkpoint"))
         writer = _into(writer, query, work, kept if keep else None)
@@ -141,13 +145,30 @@ def _into(writer: DataStreamWriter, query: str, work: Path, kept: _Kept | None) 
     return writer.format("noop")
 
 
-def _views(spark: SparkSession, laid: Path, *, closing: bool) -> None:
-    folders = f"{laid}/{{events,closing}}" if closing else f"{laid}/events"
-    read = spark.readStream.schema(_SCHEMA).option("maxBytesPerTrigger", BATCH).json(folders)
+def _views(spark: SparkSession, given: Input, *, closing: bool) -> None:
+    read = _topic(spark, given, closing) if given.bootstrap else _files(spark, given.folder, closing)
     for number, kind in enumerate(_KINDS):
         some = read.where(f"event_type = {number}").withWatermark("dateTime", "4 seconds")
         some.selectExpr(f"{kind}.*", "dateTime").createOrReplaceTempView(kind)
     spark.range(10_000).selectExpr("id AS key", "cast(id AS string) AS value").createOrReplaceTempView("side_input")
+
+
+def _files(spark: SparkSession, laid: Path, closing: bool) -> DataFrame:
+    folders = f"{laid}/{{events,closing}}" if closing else f"{laid}/events"
+    return spark.readStream.schema(_SCHEMA).option("maxBytesPerTrigger", BATCH).json(folders)
+
+
+def _topic(spark: SparkSession, given: Input, closing: bool) -> DataFrame:
+    options = {
+        "kafka.bootstrap.servers": given.bootstrap,
+        "subscribe": given.closed if closing else given.topic,
+        "startingOffsets": "earliest",
+        "maxOffsetsPerTrigger": str(RECORDS),
+        "kafka.isolation.level": "read_committed",
+        "failOnDataLoss": "true",
+    }
+    records = spark.readStream.format("kafka").options(**options).load()
+    return records.selectExpr(f"from_json(cast(value AS string), '{_SCHEMA}') AS event").select("event.*")
 
 
 class _Kept:

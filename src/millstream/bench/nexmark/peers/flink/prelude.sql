@@ -6,7 +6,7 @@ CREATE TABLE events (
   bid ROW<auction BIGINT, bidder BIGINT, price BIGINT, channel STRING, url STRING, extra STRING>,
   `dateTime` $TIME,
   WATERMARK FOR `dateTime` AS `dateTime` - INTERVAL '4' SECOND
-) WITH ('connector' = 'filesystem', 'path' = '$FOLDER', 'format' = 'json', 'json.timestamp-format.standard' = '$STANDARD');
+) WITH ($EVENTS, 'format' = 'json', 'json.timestamp-format.standard' = '$STANDARD');
 
 CREATE TEMPORARY VIEW person AS
 SELECT person.id, person.name, person.emailAddress, person.creditCard, person.city, person.state, `dateTime`, person.extra
