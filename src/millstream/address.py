@@ -135,7 +135,7 @@ def parse_log(address: str, what: str = "log") -> LogAddress:
         if "@" in rest or "?" in rest:
             raise ConfigError(
                 f"{what}: found {redacted(address)!r}, expected kafka://HOST:PORT",
-                hint='who you are stands in the settings: kafka."sasl.username", kafka."sasl.password" = "${env:NAME}"',
+                hint='name and password belong into the settings: kafka."sasl.username", kafka."sasl.password" = "${env:NAME}"',
             )
         return LogAddress(False, rest[2:].rstrip("/"))
     raise ConfigError(

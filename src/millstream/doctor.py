@@ -135,7 +135,7 @@ def _inside(found: Mapping[str, Finding]) -> str:
         raise MachineError(
             "; ".join(f"{each.name} is not used: {found[each.name].why}" for each in failed),
             hint=f"instead {', '.join(each.without or 'what needs it is refused' for each in failed)};"
-            f" tested is pyspark{TESTED}; to take note of it: {SWITCH}={','.join(each.name for each in failed)}",
+            f" tested is pyspark{TESTED}; to silence this: {SWITCH}={','.join(each.name for each in failed)}",
         )
     named = {state: [name for name, each in found.items() if each.state == state] for state in ("on", "off")}
     return "; ".join(f"{state}: {', '.join(names)}" for state, names in named.items() if names)

@@ -284,7 +284,7 @@ def test_a_function_of_groups_says_what_it_gives(shop: Pipeline, clicks: Relatio
         (lambda it: it.top(1, by="n", ties="row_number"), "rank or dense_rank; found 'row_number'"),
         (lambda it: it.top(1, by="nn"), "no column nn"),
         (lambda it: it.top(1, by="n NULLS LAST"), "nulls come first"),
-        (lambda it: it.over("k").add(n2="lag(n)"), "lag of what order"),
+        (lambda it: it.over("k").add(n2="lag(n)"), "lag needs an order"),
         (lambda it: it.over("k", "n").add(x="lag(n, -1)"), "how many rows away"),
         (lambda it: it.over("k", "n").add(x="rank(n)"), "takes no argument"),
         (lambda it: it.over("k", "n").add(n="rank()"), "the column n is there twice"),

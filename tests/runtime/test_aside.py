@@ -1,4 +1,4 @@
-"""Batches whose chunks are too large to go through Spark, and are laid aside in files."""
+"""Batches whose chunks are too large to go through Spark, and are spilled to files."""
 
 from __future__ import annotations
 

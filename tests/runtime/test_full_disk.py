@@ -1,4 +1,4 @@
-"""A disk that is full under the checkpoint, what is laid aside in it, or Spark's temporary files: a run ends, and the next goes on."""
+"""A disk that is full under the checkpoint, what is spilled into it, or Spark's temporary files: a run ends, and the next goes on."""
 
 from __future__ import annotations
 

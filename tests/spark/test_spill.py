@@ -1,4 +1,4 @@
-"""Chunks that are laid aside come back as they were, and leave nothing behind."""
+"""Chunks that are spilled come back as they were, and leave nothing behind."""
 
 from __future__ import annotations
 

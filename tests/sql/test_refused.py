@@ -166,7 +166,7 @@ REFUSED = [
     (
         "SELECT price FROM bid FOR SYSTEM_TIME ALL",
         19,
-        "history: expected a table, as it is defined; found stream",
+        "history: expected a table itself; found stream",
         "say history() first",
     ),
     (

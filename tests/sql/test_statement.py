@@ -217,7 +217,10 @@ def test_a_relation_may_have_a_name_for_sql() -> None:
         ),
         (lambda p: p.define("d", sql="SELECT x FROM a EMIT CHANGES"), "define d: nothing comes out of it"),
         (lambda p: p.define("d", shop().stream("b", "y INT")), "define d: stream b"),
-        (lambda p: p.view("v", sql="SELECT 'x FROM a"), "line 1, column 8: what is opened here is not closed"),
+        (
+            lambda p: p.view("v", sql="SELECT 'x FROM a"),
+            "line 1, column 8: this quote, bracket or comment is not closed",
+        ),
         (
             lambda p: p.view("v", sql="SELECT x, sum(at) AS n FROM a GROUP BY x"),
             "line 1, column 40: `sum(at)`: expected",
@@ -332,8 +335,8 @@ A = "CREATE STREAM a (x INT, at TIMESTAMP, WATERMARK FOR at AS at);\n"
         ("CREATE PIPELINE x WITH (buckets = true)", "1:25: pipeline x: expected buckets to be a whole number", ""),
         ("CREATE PIPELINE x WITH (buckets = 0)", "1:1: pipeline x: expected a number of buckets above zero", ""),
         ("CREATE PIPELINE x WITH (to = 'mysql:x')", "1:1: views: found", ""),
-        (A + "CREATE VIEW v AS\n  SELECT 'x FROM a;\n", "3:10: what is opened here is not closed", ""),
-        (A + "CREATE VIEW v AS /* SELECT x FROM a;\n", "2:18: what is opened here is not closed", ""),
+        (A + "CREATE VIEW v AS\n  SELECT 'x FROM a;\n", "3:10: this quote, bracket or comment is not closed", ""),
+        (A + "CREATE VIEW v AS /* SELECT x FROM a;\n", "2:18: this quote, bracket or comment is not closed", ""),
     ],
 )  # fmt: skip
 def test_what_is_refused_is_refused_at_its_line_and_column(script: str, message: str, hint: str) -> None:

@@ -25,7 +25,7 @@ def command() -> None:
     type=Duration(),
     default="1h",
     show_default=True,
-    help="How long files stay that do not count any more, for who reads them still.",
+    help="How long replaced files stay, for readers that still have them open.",
 )
 @json_option
 def compact(folder: str, key: str | None, keep: timedelta, as_json: bool) -> None:

@@ -33,7 +33,12 @@ _COLUMNS = (
     "--time-field", metavar="FIELD", help="The field with the event's time: ISO 8601, or epoch seconds or milliseconds."
 )
 @click.option(
-    "--format", "form", type=click.Choice(["json", "text"]), default="json", show_default=True, help="What a line is."
+    "--format",
+    "form",
+    type=click.Choice(["json", "text"]),
+    default="json",
+    show_default=True,
+    help="The format of a line.",
 )
 @click.option("--skip-bad", is_flag=True, help="Leave out lines that do not fit, and count them, instead of stopping.")
 @click.option("--file", "source", type=click.File("rb"), default="-", help="Read from here instead of stdin.")

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 @click.option(
     "--max", "limit", type=click.IntRange(1), default=100, show_default=True, help="Show so many rows at a time."
 )
-@click.option("--spark", is_flag=True, help="Let Spark compute also what needs no Spark.")
+@click.option("--spark", is_flag=True, help="Run every query on Spark, also those that do not need it.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 @spark_options
 @log_option

@@ -46,7 +46,9 @@ def _settings_options(function: F) -> F:
     for option in reversed(
         (
             click.option(
-                "--cleanup", type=click.Choice(["delete", "compact", "compact,delete"]), help="What cleaning does."
+                "--cleanup",
+                type=click.Choice(["delete", "compact", "compact,delete"]),
+                help="Delete by age and size, keep the latest of each key, or both.",
             ),
             click.option(
                 "--retention", type=Duration(), help="Delete records older than this, e.g. 7d; none keeps them."

@@ -1,7 +1,6 @@
 """What the decoder leaves to Spark, judged without it: heartbeats, tombstones, and records that are certainly malformed.
 
-The same rule as everywhere: what Spark would say, or nothing. A record that Spark might read otherwise is NeedsSpark, never a
-guess. What Spark says is in ``spark/lowering.py``; a test compares the two.
+The verdict is Spark's or none. A record that Spark might read otherwise raises NeedsSpark; there is no guess. What Spark says is in ``spark/lowering.py``; a test compares the two.
 """
 
 from __future__ import annotations

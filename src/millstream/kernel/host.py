@@ -172,7 +172,7 @@ class Host:
         if operator.sides > 1 or (known and not meta.schema and frames[0] is None):
             if not self.types:
                 raise PipelineError(
-                    "a join, or a sum, must know the types of its input before a row comes, and nobody has said them",
+                    "a join or an aggregate of partial sums needs the types of its input before its first row; the host got none",
                     hint="report this: Host(chain, partitions, types)",
                 )
             if not self._inputs:

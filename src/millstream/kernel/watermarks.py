@@ -21,7 +21,7 @@ Micros = npt.NDArray[np.int64]
 
 
 def steps_of(appended: Micros, met: Micros, watermark: int) -> Steps:
-    """Where the watermark rose, of records in the order of their offsets: the last time for each append time."""
+    """The steps at which the watermark rose, for records in the order of their offsets: the last one of each append time."""
     appended, after = np.maximum.accumulate(appended), np.append(met[1:], watermark)
     risen = np.flatnonzero(after > met)
     last = np.append(appended[risen][1:] != appended[risen][:-1], True)[: len(risen)]

@@ -39,7 +39,7 @@ def _again(function: Callable[[Iterator[Any]], Iterable[Any]]) -> Callable[[Iter
         if all(isinstance(each, pa.RecordBatch) for each in made):
             once = _rows(alone)
             if _rows(made) != once or _rows(together) != once + once:
-                raise ValueError("what it makes of a row depends on other rows, or is not the same each time")
+                raise ValueError("its result for a row depends on other rows, or differs from call to call")
         return made
 
     again.__name__ = getattr(function, "__name__", "a function")

@@ -248,7 +248,7 @@ def whole_bounds(log: Log, topic: str) -> dict[int, Bounds]:
 
 
 def whole_offsets(log: Log, topic: str, start: Start) -> dict[int, int]:
-    """Turn a start into an offset per partition, as :func:`~millstream.log.contract.start_offsets` does, in the log and its archive."""
+    """Turn a start into an offset per partition, as :func:`~millstream.log.checks.start_offsets` does, in the log and its archive."""
     archive, live = archive_of(log, topic), log.bounds(topic)
     bounds = reaching_back(archive, live)
     found = start_offsets(log, topic, start, bounds)

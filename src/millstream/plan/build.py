@@ -142,7 +142,7 @@ class _Builder:
     def _rows(self, node: Node, emit: Emit, as_said: bool = False, early: bool = False) -> Rows:
         """The rows of a relation; ``as_said`` those of a table as its records say them, before any replaces another.
 
-        ``early`` those of windows that are still open too: who takes them waits for the end itself.
+        ``early`` gives those of open windows too: the operator above waits for the end of the window itself.
         """
         if isinstance(node, OneInput) and not isinstance(node, Windowed):
             return Rows(self._operator(node, emit), quoted(output_columns(node)))

@@ -112,7 +112,7 @@ class Port:
 
     @property
     def leader(self) -> int:
-        """Whose buckets they go to."""
+        """The number of the operator by whose buckets the rows are cut."""
         return self.target if self.step is None else self.step
 
 
@@ -160,7 +160,7 @@ class Operator:
 
     @property
     def leader(self) -> int:
-        """Whose buckets it runs in: those of its step's leader."""
+        """The number of the operator in whose buckets it runs: the first of its step."""
         return self.number if self.step is None else self.step
 
 
@@ -219,7 +219,7 @@ class Chain:
         return next(feed for feed in self.feeds if feed.number == number)
 
     def readers(self, ports: tuple[Port, ...], column: str | None) -> Iterator[str]:
-        """The views that a column reaches which leaves by these ports; None for all that leaves."""
+        """The views that read a column sent by these ports; None asks for any column."""
         for port in ports:
             if column is not None and column != port.keep and column not in (here for _, here in port.columns):
                 continue

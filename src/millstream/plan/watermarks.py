@@ -1,7 +1,7 @@
-"""Clocks: which feeds tell which as-of joins how their watermarks went on while records were appended.
+"""Watermark steps: which feeds tell which as-of joins how their watermarks rose while records were appended.
 
 A join as of a time asks what the mark of its left side was when a record of its table was appended. That is the least of the
-watermarks of all sources on that side, less what the kernels between hold back; so the sources tell it themselves.
+watermarks of all sources on that side, less what the kernels between hold back; so the sources send it themselves, by ports called clocks.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from millstream.plan.spec import AsOfJoin
 
 
 def clocked(chain: Chain) -> Chain:
-    """The chain with the clocks of its as-of joins, once every kernel has its place."""
+    """The chain with the ports that send watermark steps to its as-of joins; every kernel has its stage already."""
     kernels = {each.number: each for each in chain.operators}
     clocks = {
         each.number: _longest(_sources(kernels, each.inputs[0], 0))

@@ -187,7 +187,7 @@ def parse_aggregate(name: str, text: str, columns: Iterable[str]) -> Aggregation
         return Aggregation(name, "count", (f"CASE WHEN {condition} THEN 1 END",) if condition else ())
     if call in ("first", "last") and len(arguments) == 1:
         raise PlanError(
-            f"{what} `{text}`: {call} of what order? Rows have none of their own",
+            f"{what} `{text}`: {call} needs an order; rows have none of their own",
             hint=f"say the order: {call}({arguments[0]}, at)",
         )
     function = _AGGREGATES[call]

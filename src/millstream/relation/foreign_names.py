@@ -91,13 +91,13 @@ _AGGREGATES = {
 
 
 def meant_type(name: str) -> str:
-    """What Spark calls a type of another system, as a hint; nothing if it is none that is known."""
+    """What Spark calls a type of another system, as a hint; empty if unknown."""
     known = _TYPES.get(" ".join(name.lower().split()))
     return f"Spark calls it {known}" if known else ""
 
 
 def not_of_columns(word: str) -> str:
-    """What to do about a word behind a column's type, as a hint; nothing if it is none that is known."""
+    """What to do about a word behind a column's type, as a hint; empty if unknown."""
     first = (word.lower().split() or [""])[0]
     if first in _CONSTRAINTS and first not in _BEHIND:
         return _BEHIND["references"]
@@ -105,7 +105,7 @@ def not_of_columns(word: str) -> str:
 
 
 def meant_aggregate(name: str) -> str:
-    """What says the same as an aggregate that is not here, as a hint; nothing if it is none that is known."""
+    """What says the same as an aggregate that is not here, as a hint; empty if unknown."""
     return _AGGREGATES.get(name.lower(), "")
 
 
@@ -137,7 +137,7 @@ def is_spark_column(found: Any) -> bool:
 
 
 def meant_text(found: Any) -> str:
-    """What to write in the place of something that is no text, as a hint; nothing if it is nothing that is known."""
+    """What to write in the place of something that is no text, as a hint; empty if unknown."""
     if is_spark_column(found):
         return 'expressions are text, as in selectExpr: "a > 1" for F.col("a") > 1, "lower(a) AS b" for F.lower("a").alias("b")'
     return "write them one after another, not as a list" if isinstance(found, list | tuple) else ""

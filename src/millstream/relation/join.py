@@ -113,7 +113,7 @@ def _check_time(left: Node, right: Node, how: How, within: object, as_of: str | 
         if given != ["within"]:
             raise PlanError(
                 f"join: two streams take within=, and neither as_of= nor latest=; {found}",
-                hint='within=("0 minutes", "1 hour") takes what the right says up to an hour after the left',
+                hint='within=("0 minutes", "1 hour") takes rows of the right up to an hour after the left',
             )
         for node, side in ((left, "left"), (right, "right")):
             if event_time(node) is None:
@@ -163,7 +163,7 @@ def _check_as_of(left: Node, right: Node, as_of: str) -> None:
         bottom = bottom.input
     if not isinstance(bottom, Source):
         raise PlanError(
-            "join: as_of= needs a table whose changes have a time of their own; found an aggregate or a join",
+            "join: as_of= needs a table that is a topic, whose changes have times; found an aggregate or a join",
             hint="latest=True takes it as it is when the event is processed",
         )
 
@@ -210,7 +210,7 @@ def _equality(text: str, operands: list[_Operand], left: Node, right: Node) -> E
         if len(found) > 1:
             raise PlanError(
                 f"join on `{text}`: both sides have {each.text}",
-                hint=f'say whose: left.alias("l").join(right.alias("r"), on="l.{each.text} = …")',
+                hint=f'name the side: left.alias("l").join(right.alias("r"), on="l.{each.text} = …")',
             )
     if fits[0] == fits[1]:
         side = "left" if 0 in fits[0] else "right"

@@ -169,7 +169,7 @@ class Relation:
     def union(self, *others: Relation) -> Relation:
         """All rows of relations with the same columns; equal ones as often as they are there (``distinct`` for once).
 
-        :param others: the relations whose rows come to these
+        :param others: the relations whose rows are added
         """
         place = here()
         with placed(place):

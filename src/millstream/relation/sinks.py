@@ -118,7 +118,7 @@ def _check_partition(
             raise PlanError(f"{what}: partition={name}: view {view} has the columns {', '.join(columns)}")
         if key and name not in key:
             raise PlanError(
-                f"{what}: partition={name}: of a row that goes only its key is told, {', '.join(key)}",
+                f"{what}: partition={name}: a delete has only the key of its row, {', '.join(key)}",
                 hint=f"make {name} part of it: view(…, key=[…]), or group by it",
             )
     if set(partition) >= set(columns):

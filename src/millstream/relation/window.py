@@ -45,7 +45,7 @@ def checked_window(window: Window, node: Node, what: str = "group_by") -> Window
         )
     if below is None and isinstance(bottom, Join) and bottom.how == "full":
         raise PlanError(
-            f"{what}: {wanted} behind a full join, whose rows have the time of one side or of the other",
+            f"{what}: {wanted} is not possible behind a full join: its rows have the time of one side or of the other",
             hint='how="left" has the time of the left, how="right" that of the right',
         )
     if below is None:

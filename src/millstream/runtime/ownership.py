@@ -107,7 +107,7 @@ def _stored(view: View) -> tuple[Target, pa.Table] | None:
 
 
 def _has_rows(wanted: SinkDefinition, sink: Sink, folder: Path, patience: Patience) -> bool:
-    """Whether a sink was sent something; one that keeps no numbers was, for all we know, if it was met."""
+    """Whether a sink may have rows: it has a number, or it keeps none and an earlier run has used it."""
     last = patience.call(f"sink {wanted.name}", sink.last)
     return last is not None or (wanted.mode != "exactly_once" and sent_before(folder, wanted.name))
 

@@ -183,5 +183,5 @@ def _ours(top: Path) -> Iterator[None]:
     except pl.exceptions.PolarsError as error:
         raise SinkError(
             f"files in {top}: {str(error).splitlines()[0]}",
-            hint="files of a view whose columns were others cannot be compacted with those of today",
+            hint="files that were written with other columns cannot be compacted together with newer ones",
         ) from error

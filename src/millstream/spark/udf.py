@@ -30,7 +30,7 @@ _KINDS = {"python": _BY_ARROW, "pandas": _PANDAS, "arrow": _ARROW}
 
 
 Find: TypeAlias = Callable[[str], Any]
-"""What finds a Python function of the session by its name: Spark's expression of it, or None."""
+"""Finds a Python function of the session by its name: Spark's expression for it, or None."""
 
 
 def guarded(
@@ -67,7 +67,7 @@ class _Calls:
         self._cases: dict[str, str] = {}
 
     def condition(self, sql: str, *, final: bool) -> str:
-        """Of conditions that AND joins, those before a function keep rows from it; ``final`` if null is as good as false."""
+        """Let conditions before AND guard a function behind it; ``final`` says that null counts as false."""
         inner = without_null(sql)
         if inner != sql:
             return f"coalesce(({self.condition(inner, final=True)}), false)"
@@ -162,18 +162,6 @@ def _stand_in(spark: SparkSession, find: Find, name: str, own: Function | None) 
             made = functions.udf(_of_a_row(name, called), told, useArrow=kind == _BY_ARROW)
         spark.udf.register(stands_in, made if repeats else made.asNondeterministic())
     return stands_in, kind not in (_PANDAS, _ARROW)
-
-
-def registered(spark: SparkSession, name: str) -> Any:
-    """The Python function of that name that someone registered in the session, as Spark's expression."""
-    jvm: Any = spark._jvm
-    registry = spark._jsparkSession.sessionState().functionRegistry()
-    option = jvm.scala.Option.apply
-    identifier = jvm.org.apache.spark.sql.catalyst.FunctionIdentifier(name, option("session"), option("system"))
-    found = registry.lookupFunction(identifier)
-    if found.isEmpty() or found.get().getSource() != "python_udf":
-        return None
-    return registry.lookupFunctionBuilder(identifier).get().apply(jvm.PythonUtils.toSeq([]))
 
 
 def _checked(called: Callable[..., Any], returns: str) -> Callable[..., Any]:

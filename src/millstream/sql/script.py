@@ -83,7 +83,7 @@ def cut(script: str, file: str = "") -> list[Statement]:
         tokens = _Tokenizer().tokenize(script)
     except TokenError as error:
         place = place_in(script, _unclosed(script), file)
-        raise PlanError(f"{place}: what is opened here is not closed") from error
+        raise PlanError(f"{place}: this quote, bracket or comment is not closed") from error
     found, start = [], 0
     for index, token in enumerate(tokens):
         if token.token_type == TokenType.SEMICOLON:

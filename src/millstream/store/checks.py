@@ -157,7 +157,7 @@ def taken_back(target: Target, row: str, count: int) -> PipelineError:
     return PipelineError(
         f"view {target.name!r}, row {row}: taken back more often than it came, its count would be {count};"
         " nothing of the batch was written",
-        hint="the changes do not fit what is stored: this is a fault of what computed them",
+        hint="the changes do not fit what is stored: this is a bug of a kernel; please report it",
     )
 
 

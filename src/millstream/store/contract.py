@@ -71,7 +71,7 @@ class Batch:
     """What one micro-batch did to every view of a pipeline.
 
     ``offsets`` are the next to read after it. ``changes`` holds, for each view, rows with an int64 column ``_weight``; an
-    updated key may come as −old and +new, or as +new alone; or it holds what they come to, as a :class:`Net`. ``state`` is anything that JSON can say.
+    updated key may come as −old and +new, or as +new alone; or it holds their net changes, a :class:`Net`. ``state`` is anything that JSON can say.
     """
 
     checkpoint: str

@@ -106,5 +106,5 @@ def _contradiction(target: Target, rows: pl.DataFrame, key: list[str], what: str
     first = describe(rows.select(key).row(0, named=True))
     return PipelineError(
         f"view {target.name!r}, key {first}: {what} ({rows.height} such); nothing of the batch was written",
-        hint="the changes of a batch contradict themselves: this is a fault of what computed them",
+        hint="the changes of a batch contradict each other: this is a bug of a kernel; please report it",
     )

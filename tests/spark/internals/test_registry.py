@@ -29,6 +29,7 @@ from millstream.spark.internals import classes, preload, quiet_daemon, registry,
 from millstream.spark.internals.driver_process import start_jvm
 from millstream.spark.internals.every import EVERY
 from millstream.spark.internals.preload import Preload
+from millstream.spark.internals.python_functions import registered
 from millstream.spark.internals.registry import NAMES, NO_OTHER_WAY, SWITCH, TESTED, Finding, switched_off
 from millstream.spark.internals.spark_home import spark_folder
 from millstream.spark.internals.try_eval import TRY_EVAL, tried
@@ -63,7 +64,7 @@ def test_nothing_else_reaches_for_private_parts_of_pyspark() -> None:
     source = ROOT / "src" / "millstream"
     found = {str(path.relative_to(source)) for path in source.rglob("*.py") if private.search(path.read_text())}
     others = {each for each in found if not each.startswith(("spark/internals/", "bench/"))}
-    assert others == {"spark/udf.py"}  # whose registry internals/python_functions.py looks at first
+    assert not others
 
 
 def test_the_tested_range_is_that_of_the_package() -> None:
@@ -159,7 +160,7 @@ def test_a_jvm_without_our_classes_is_found(name: str, spark: SparkSession) -> N
 def test_a_python_function_of_an_unknown_kind_is_found(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(udf, "_BY_PICKLE", 7)
     assert BY_NAME["python_functions"].finding(spark) == Finding("failed", "a function in Python is of an unknown kind")
-    assert udf.registered(spark, "millstream_self_test") is None  # it is gone again
+    assert registered(spark, "millstream_self_test") is None  # it is gone again
 
 
 def test_a_burst_that_reads_other_answers_than_single_calls_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,6 @@
 """Partial sums: the rows of a batch added up by group, before they go anywhere and once more where they arrive.
 
-A reduction that adds up, or counts different values, need not see each row. Whoever sends it rows sends what they come to: for each
+A reduction that adds up, or counts different values, need not see each row. The sender gives it partial sums in their place: for each
 group the columns of :class:`~millstream.kernel.aggregates.accumulators.Linear`, and the values to be counted as two lists, each value once with how
 often it is there. Sums of sums are the same whatever was added up first. A time becomes the start of its *pane*, the longest
 span that no window begins or ends in, and counts in windows only after all sums of a pane are one. Where sums would be no
@@ -50,7 +50,7 @@ def group_of(spec: Reduce) -> list[str]:
 
 @dataclass(frozen=True)
 class Sums:
-    """What rows come to: one row for each group, and of each argument whose values are counted group number, value and how often."""
+    """Partial sums of rows: one row for each group, and of each argument whose values are counted group number, value and how often."""
 
     groups: pl.DataFrame
     values: Mapping[str, pl.DataFrame]

@@ -41,7 +41,7 @@ class Kind(IntEnum):
     CHANGES_RIGHT = 5
     """Changes for the second input of a kernel."""
     SUMS = 6
-    """What changes come to; see :mod:`millstream.kernel.aggregates.preaggregate`."""
+    """Partial sums of changes; see :mod:`millstream.kernel.aggregates.preaggregate`."""
     STEPS = 7
     """How a mark went on while records were appended; see :mod:`millstream.kernel.watermarks`."""
 
@@ -154,7 +154,7 @@ def _exactly(rows: pl.DataFrame, column: Computed, functions: tuple[Function, ..
 
 
 def mark(origin: str, time: int, port: Port) -> Iterator[Chunk]:
-    """Tell every bucket of who takes our rows that nothing before ``time`` will come from us any more."""
+    """Tell every bucket of the port's reader that ``origin`` will send nothing before ``time`` any more."""
     data = msgspec.msgpack.encode((origin, time))
     for bucket in labels(port.leader, port.buckets, port.tasks):
         yield Chunk(port.stage, port.target, bucket, Kind.MARK, data, port.leader)

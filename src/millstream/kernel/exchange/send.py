@@ -1,4 +1,4 @@
-"""What is sent: of the rows for a port those that can matter, or what they come to, cut by bucket; or nothing, if nobody reads it."""
+"""Send rows to a port, cut by bucket: those that can matter, or their partial sums; nothing, if no view reads them."""
 
 from __future__ import annotations
 

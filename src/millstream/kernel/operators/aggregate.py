@@ -31,7 +31,7 @@ class ReduceKernel:
         self.bags = bags(spec)
 
     def step(self, state: State, rows: pl.DataFrame | None, sums: pl.DataFrame | None = None) -> pl.DataFrame | None:
-        """Add the rows, and what other rows come to, to their groups; then close what the mark has passed."""
+        """Add rows, and partial sums of rows, to their groups; then close what the mark has passed."""
         closing = self._closing(state)
         if rows is None and sums is None and closing is None:
             self._expire(state)

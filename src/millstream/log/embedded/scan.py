@@ -168,7 +168,7 @@ _COLUMNS = (
 
 
 def _whole(db: Db, table: str, start: int, end: int, columns: str, *bindings: bytes) -> tuple[Any, ...]:
-    """What a range is together. SQLite walks through a table by its offset, so what is put together is in that order."""
+    """Aggregate a range of offsets. SQLite walks a table by its offset, so a concatenation is in that order."""
     asked = f"SELECT {columns} FROM {table} WHERE offset >= ? AND offset < ?"
     found: tuple[Any, ...] = db.execute(asked, (*bindings, start, end)).fetchone()
     return found

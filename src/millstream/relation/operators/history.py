@@ -88,8 +88,8 @@ def history(node: Node, place: Place) -> History:
     """Every row that a table has had."""
     if not isinstance(node, Source) or node.kind != "table":
         raise PlanError(
-            "history: expected a table, as it is defined; found "
-            + (node.kind if isinstance(node, Source) else "what was made of one"),
+            "history: expected a table itself; found "
+            + (node.kind if isinstance(node, Source) else "a relation computed from one"),
             hint='users.history().where("valid_to IS NULL"): say history() first',
         )
     made = History(node, place)

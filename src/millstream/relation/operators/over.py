@@ -140,7 +140,7 @@ def _look(name: str, text: str, node: Node, order: tuple[Ordering, ...], frame: 
         return Look(name, made.function, made.arguments, chosen, fraction=made.fraction, written=made.written)
     function, arguments = call
     if not order:
-        raise PlanError(f"{what} `{text}`: {function} of what order?", hint='over(…, order="at")')
+        raise PlanError(f"{what} `{text}`: {function} needs an order", hint='over(…, order="at")')
     if function not in ("lag", "lead"):
         if arguments:
             raise PlanError(f"{what} `{text}`: {function} takes no argument; found {len(arguments)}")

@@ -20,12 +20,24 @@ if TYPE_CHECKING:
 _PROBE = "millstream_self_test"
 
 
+def registered(spark: SparkSession, name: str) -> Any:
+    """The Python function of that name that someone registered in the session, as Spark's expression."""
+    jvm: Any = spark._jvm
+    registry = spark._jsparkSession.sessionState().functionRegistry()
+    option = jvm.scala.Option.apply
+    identifier = jvm.org.apache.spark.sql.catalyst.FunctionIdentifier(name, option("session"), option("system"))
+    found = registry.lookupFunction(identifier)
+    if found.isEmpty() or found.get().getSource() != "python_udf":
+        return None
+    return registry.lookupFunctionBuilder(identifier).get().apply(jvm.PythonUtils.toSeq([]))
+
+
 def finder(spark: SparkSession) -> Callable[[str], Any]:
     """What finds the Python functions of the session, each name asked for once; it finds none where the registry cannot be read."""
     if not PYTHON_FUNCTIONS.works(spark):
         return lambda _: None
-    known = cache(partial(udf.registered, spark))
-    return lambda name: udf.registered(spark, name) if name.startswith(udf.STANDS_IN) else known(name)
+    known = cache(partial(registered, spark))
+    return lambda name: registered(spark, name) if name.startswith(udf.STANDS_IN) else known(name)
 
 
 def check_calls(spark: SparkSession, expressions: Iterable[str]) -> None:
@@ -43,10 +55,10 @@ def _test(spark: SparkSession) -> None:
     from pyspark.sql.types import LongType
 
     jvm: Any = spark._jvm
-    expect(udf.registered(spark, "upper") is None, "a function of Spark's own is taken for one in Python")
+    expect(registered(spark, "upper") is None, "a function of Spark's own is taken for one in Python")
     spark.udf.register(_PROBE, lambda: 0, LongType())  # a type, not text: Spark would have to read it
     try:
-        found = udf.registered(spark, _PROBE)
+        found = registered(spark, _PROBE)
         expect(found is not None, "a function in Python is not found in the registry")
         expect(found.evalType() in (udf._BY_PICKLE, udf._BY_ARROW), "a function in Python is of an unknown kind")
         expect(bytes(found.func().command().unsafeArray()), "a function in Python has no code")

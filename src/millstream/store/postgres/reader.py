@@ -67,7 +67,7 @@ class PostgresReader(StoreReader):
             found = word.group() if word else ""
             raise ViewError(
                 f"only statements that read are run here: found {found or 'none'}, expected one of {', '.join(_READS)}",
-                hint="views change by what comes into the log",
+                hint="views change only with the records of the log",
             )
         with self._server.alone() as db:
             try:
@@ -78,7 +78,7 @@ class PostgresReader(StoreReader):
             except pg.ReadOnlySqlTransaction as error:
                 raise ViewError(
                     f"only statements that read are run here: {first_line(error)}",
-                    hint="views change by what comes into the log",
+                    hint="views change only with the records of the log",
                 ) from error
             except psycopg.Error as error:
                 raise ViewError(f"the query does not run: {first_line(error)}") from error

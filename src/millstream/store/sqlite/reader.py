@@ -70,7 +70,8 @@ class SqliteReader(StoreReader):
                 rows = cursor.execute(sql).fetchall()
             except (apsw.AuthError, apsw.ReadOnlyError) as error:
                 raise ViewError(
-                    f"only statements that read are run here: {error}", hint="views change by what comes into the log"
+                    f"only statements that read are run here: {error}",
+                    hint="views change only with the records of the log",
                 ) from error
             except apsw.SQLError as error:
                 raise ViewError(f"the query does not run: {error}") from error
