@@ -14,6 +14,7 @@ import pytest
 
 import millstream
 import millstream.testing
+from millstream.log import contract
 
 
 def test_the_public_names_are_sorted_and_all_there() -> None:
@@ -40,13 +41,27 @@ def test_spark_is_not_loaded_until_it_is_needed() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
+METHODS = (
+    millstream.Pipeline,
+    millstream.Relation,
+    millstream.View,
+    millstream.Log,
+    contract.Reader,
+    contract.Consumer,
+    contract.Worker,
+    millstream.Producer,
+    millstream.testing.Trial,
+)
+"""What users call methods of; a method is documented where it is promised, not again by each engine."""
+
+
 def documented() -> Iterator[tuple[str, Any]]:
     """What is public and can be called, with its name: the methods of what is defined and read with, too."""
     for module in (millstream, millstream.window, millstream.frame):
         for name in module.__all__:
             if callable(each := getattr(module, name)):
                 yield name, each
-    for kind in (millstream.Pipeline, millstream.Relation, millstream.View):
+    for kind in METHODS:
         for name, each in vars(kind).items():
             if inspect.isfunction(each) and not name.startswith("_"):
                 yield f"{kind.__name__}.{name}", each
@@ -58,6 +73,10 @@ RUN = "\n".join(
     block for page in PAGES for block in re.findall(r"^```python\n(.*?)^```", page.read_text(), re.M | re.S)
 )
 
+DOCTESTS = "\n".join(
+    re.findall(r"^ *(?:>>>|\.\.\.) (.*)", "\n".join(each.__doc__ or "" for each in PUBLIC.values()), re.M)
+)
+
 
 @pytest.mark.parametrize("name", PUBLIC)
 def test_what_is_public_says_what_its_parameters_are(name: str) -> None:
@@ -67,11 +86,22 @@ def test_what_is_public_says_what_its_parameters_are(name: str) -> None:
     assert [each for each in given if not re.search(pattern.format(each), said)] == []
 
 
+@pytest.mark.parametrize("name", PUBLIC)
+def test_what_is_public_has_an_example_that_runs(name: str) -> None:
+    said, (_, dot, method) = PUBLIC[name].__doc__ or "", name.rpartition(".")
+    assert ">>> " in said or re.search(rf"{re.escape(dot)}\b{method}\(", RUN + DOCTESTS)
+
+
 @pytest.mark.parametrize("name", [name for name in PUBLIC if "." not in name])
-def test_what_is_public_has_an_example_that_runs_and_says_what_it_raises(name: str) -> None:
+def test_what_is_public_says_what_it_raises(name: str) -> None:
     said = PUBLIC[name].__doc__ or ""
-    assert ">>> " in said or re.search(rf"\b{name}\(", RUN)
     assert inspect.isclass(PUBLIC[name]) or re.search(r":raises \w+:|Raises \w+", said)
+
+
+@pytest.mark.parametrize("kind", METHODS, ids=lambda kind: kind.__name__)
+def test_what_has_methods_says_what_they_raise(kind: type) -> None:
+    said = "\n".join(each.__doc__ or "" for each in (kind, *vars(kind).values()))
+    assert re.search(r":raises \w+:|Raises \w+|\w+ if ", said)
 
 
 def test_importing_loads_nothing_heavy_and_defining_no_spark() -> None:

@@ -76,7 +76,16 @@ class View:
         return view_html(self)
 
     def refuse_unkept(self) -> None:
-        """Say that there are no rows to read, if it is kept nowhere."""
+        """Raise UnknownView if it is kept nowhere, so that there are no rows to read.
+
+        >>> from millstream import Pipeline
+        >>> shop = Pipeline("shop")
+        >>> shop.view("pages", shop.stream("clicks", "page string"), to="nowhere").refuse_unkept()
+        Traceback (most recent call last):
+        ...
+        millstream.errors.UnknownView: view pages of pipeline shop is kept nowhere: its changes go to its sinks, its rows are not stored
+          hint: `millstream run FILE --batch --out DIR` computes it once; without to='nowhere' it is kept from the next --rebuild on
+        """
         if not self.kept:
             raise UnknownView(
                 f"view {self.name} of pipeline {self.pipeline} is kept nowhere: its changes go to its sinks, its rows are not stored",

@@ -145,7 +145,7 @@ class Reader(Closing):
 
     @abstractmethod
     def poll(self, limit: int = 1000, timeout: float = 0.0) -> list[Record]:
-        """Give the next records, waiting up to ``timeout`` seconds for the first; none means nothing came.
+        """Give up to ``limit`` next records, waiting up to ``timeout`` seconds for the first; none means nothing came.
 
         Within a partition records come in order and each once. Raises OffsetOutOfRange when retention has overtaken
         the reader.
@@ -169,11 +169,11 @@ class Consumer(Closing):
 
     @abstractmethod
     def poll(self, limit: int = 500, timeout: float = 1.0) -> list[Record]:
-        """Give the next records of the partitions this member owns, and renew its lease."""
+        """Give up to ``limit`` next records of the partitions this member owns, and renew its lease; wait up to ``timeout`` seconds."""
 
     @abstractmethod
     def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
-        """Store how far the group has come: by default, past everything polled.
+        """Store how far the group has come: the next ``offsets`` to read, by default past everything polled.
 
         Raises GenerationFenced, and stores nothing, when this member has lost one of the partitions.
         """
@@ -196,19 +196,19 @@ class Worker(Closing):
 
     @abstractmethod
     def take(self, limit: int = 10, timeout: float = 1.0) -> list[Delivery]:
-        """Hand out records that nobody else holds, waiting up to ``timeout`` seconds for the first."""
+        """Hand out up to ``limit`` records that nobody else holds, waiting up to ``timeout`` seconds for the first."""
 
     @abstractmethod
     def done(self, deliveries: Iterable[Delivery]) -> None:
-        """Acknowledge: these are never delivered again. Raises DeliveryFenced if one had timed out and passed on."""
+        """Acknowledge ``deliveries``: they never come again. Raises DeliveryFenced if one had timed out and passed on."""
 
     @abstractmethod
     def retry(self, deliveries: Iterable[Delivery]) -> None:
-        """Give back at once, for another attempt."""
+        """Give ``deliveries`` back at once, for another attempt."""
 
     @abstractmethod
     def reject(self, deliveries: Iterable[Delivery], reason: str) -> None:
-        """Move to the dead-letter topic now."""
+        """Move ``deliveries`` to the dead-letter topic now, with the ``reason`` in their headers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,15 +255,15 @@ class Log(Closing):
 
     @abstractmethod
     def create_topic(self, name: str, partitions: int = 1, settings: TopicSettings | None = None) -> Topic:
-        """Make a topic; TopicExists if it is there, whatever its settings."""
+        """Make a topic of that ``name`` with so many ``partitions`` and these ``settings``; TopicExists if it is there."""
 
     @abstractmethod
     def alter_topic(self, name: str, *, partitions: int | None = None, settings: TopicSettings | None = None) -> Topic:
-        """Change settings, or add partitions. More partitions move keys: order per key holds only from then on."""
+        """Change the ``settings`` of the topic called ``name``, or add ``partitions``. More partitions move keys: order per key holds only from then on."""
 
     @abstractmethod
     def delete_topic(self, name: str) -> None:
-        """Delete a topic, its records and the offsets that groups had in it."""
+        """Delete the topic called ``name``, its records and the offsets that groups had in it."""
 
     @abstractmethod
     def topics(self) -> list[Topic]:
@@ -271,7 +271,7 @@ class Log(Closing):
 
     @abstractmethod
     def topic(self, name: str) -> Topic:
-        """One topic; UnknownTopic if there is none."""
+        """The topic called ``name``; UnknownTopic if there is none."""
 
     @abstractmethod
     def topic_id(self, name: str) -> str:
@@ -296,11 +296,11 @@ class Log(Closing):
 
     @abstractmethod
     def last_sequence(self, topic: str, producer: str) -> int | None:
-        """The highest sequence this producer has appended, for one that starts again; None for a new one."""
+        """The highest sequence that ``producer`` has appended to ``topic``, for one that starts again; None for a new one."""
 
     @abstractmethod
     def renumber(self, topic: str, producer: str, sequence: int, *, after: int | None) -> bool:
-        """Let ``sequence`` be the highest that a producer has appended, with nothing appended; only if ``after`` is that now.
+        """Let ``sequence`` be the highest that ``producer`` has appended to ``topic``, with nothing appended; only if ``after`` is that now.
 
         What another process of that name sends under a lower number, or one that is the same, is refused from here on. On
         Kafka the number lives on from now, even if it stays the same.
@@ -308,15 +308,15 @@ class Log(Closing):
 
     @abstractmethod
     def bounds(self, topic: str) -> dict[int, Bounds]:
-        """First and next offset of every partition, taken at one moment."""
+        """First and next offset of every partition of ``topic``, taken at one moment."""
 
     @abstractmethod
     def offsets_at(self, topic: str, time: datetime) -> dict[int, int]:
-        """Per partition the first offset whose record's time is at or after ``time``; the end if there is none."""
+        """Per partition of ``topic`` the first offset whose record's time is at or after ``time``; the end if there is none."""
 
     @abstractmethod
     def reader(self, topic: str, start: Start = "earliest", *, partitions: Iterable[int] | None = None) -> Reader:
-        """Read from ``start`` on, all partitions or some."""
+        """Read ``topic`` from ``start`` on: all partitions, also later ones, or only these ``partitions``."""
 
     @abstractmethod
     def consumer(
@@ -327,11 +327,12 @@ class Log(Closing):
         start: Literal["earliest", "latest"] = "earliest",
         lease: timedelta = timedelta(seconds=10),
     ) -> Consumer:
-        """Join a group; ``start`` is for partitions where the group has committed nothing."""
+        """Join a ``group`` that reads ``topics``. ``start`` is for partitions where the group has committed nothing; a member
+        that neither polls nor commits for ``lease`` loses its partitions."""
 
     @abstractmethod
     def worker(self, topic: str, group: str, settings: QueueSettings | None = None) -> Worker:
-        """Join a work queue, which reads the topic from its earliest record on."""
+        """Join the work queue of a ``group``, which reads ``topic`` from its earliest record on; ``settings`` say how often and for how long."""
 
     @abstractmethod
     def groups(self) -> list[Group]:
@@ -347,14 +348,14 @@ class Log(Closing):
 
     @abstractmethod
     def maintain(self, topic: str) -> Maintenance:
-        """Apply retention and compaction now."""
+        """Apply the retention and compaction of ``topic`` now; Kafka's brokers do it themselves."""
 
     def archive_path(self, archive: str) -> Path:
         """Where a topic's archive lies."""
         return Path(archive)
 
     def read(self, topic: str, partition: int, offset: int, limit: int = 1000) -> list[Record]:
-        """Give up to ``limit`` records from ``offset`` on; fewer only at the end of the partition."""
+        """Give up to ``limit`` records of one ``partition`` of ``topic`` from ``offset`` on; fewer only at the end of the partition."""
         end = self.bounds(topic)[partition].end
         records: list[Record] = []
         with self.reader(topic, {partition: offset}) as reader:

@@ -174,14 +174,14 @@ class Producer:
             return True
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until everything accepted is in the log, or failed for good; then raise what went wrong."""
+        """Wait until everything accepted is in the log, or failed for good; then raise what went wrong. LogUnavailable after ``timeout`` seconds."""
         with self._changed:
             if not self._changed.wait_for(lambda: not self._pending() or self._closing or self._is_full(), timeout):
                 raise LogUnavailable(f"producer {self.name}: not everything is in the log after {timeout} s")
             self._check()
 
     def close(self, timeout: float | None = 30.0) -> None:
-        """Flush and stop. What is in a spill file stays there for the next producer of that name."""
+        """Flush for up to ``timeout`` seconds and stop. What is in a spill file stays there for the next producer of that name."""
         try:
             if not self._closing or self._error is not None:
                 self.flush(timeout)

@@ -93,7 +93,7 @@ class Trial:
     # what comes in
 
     def feed(self, source: str, rows: Iterable[Row | bytes | str | Event], *, at: str | datetime | None = None) -> None:
-        """Append rows to a stream or a table, and run a batch.
+        """Append ``rows`` to a stream or a table, the ``source`` of that name, and run a batch.
 
         A row is a mapping of columns; bytes and text are values as they are, and an :class:`~millstream.Event` is a whole record.
         ``at`` is when they are appended, and their own timestamp, from which a table's change holds for a join as of a time.
@@ -108,7 +108,7 @@ class Trial:
         self._run()
 
     def delete(self, table: str, keys: Iterable[Row], *, at: str | datetime | None = None) -> None:
-        """Append tombstones: the rows of these keys go."""
+        """Append tombstones to ``table``: the rows of these ``keys``, mappings of the key columns, go. ``at`` is as in :meth:`feed`."""
         source = self._source(table)
         if source.kind != "table":
             raise PipelineError(f"stream {table}: its events are facts and stay", hint="delete rows of a table")
@@ -127,7 +127,7 @@ class Trial:
     # time
 
     def advance(self, by: str | timedelta | None = None, *, to: str | datetime | None = None) -> None:
-        """Let event time go on in every partition of every stream, as if an event had come; windows close by it."""
+        """Let event time go on ``by`` a span or ``to`` a time in every partition of every stream, as if an event had come; windows close by it."""
         if (by is None) == (to is None):
             raise PipelineError("advance: expected either a span or to=TIME", hint='advance("1 minute")')
         self._now = max(self._now, self._now + parse_duration(by) if by is not None else _time(to or ""))
@@ -174,7 +174,7 @@ class Trial:
         return [("-", row) for row in _without(before, after)] + [("+", row) for row in _without(after, before)]
 
     def rejected(self, source: str) -> list[dict[str, Any]]:
-        """The dead letters of a stream or table, oldest first: partition, offset, time, append_time, reason, detail."""
+        """The dead letters of the stream or table ``source``, oldest first: partition, offset, time, append_time, reason, detail."""
         topic = self._source(source).topic
         with open_reader(self._engine.chain.outputs[0].to) as store:
             found = _dicts(pl.DataFrame(store.dead_letters(self.pipeline.name, limit=_MOST)))
@@ -186,7 +186,7 @@ class Trial:
         ]
 
     def counts(self, source: str) -> dict[str, int]:
-        """What became of a stream's records: records, admitted, late, duplicate, future, malformed, wild, heartbeats."""
+        """What became of the records of the stream or table ``source``: records, admitted, late, duplicate, future, malformed, wild, heartbeats."""
         topic = self._source(source).topic
         with open_reader(self._engine.chain.outputs[0].to) as store:
             found = _dicts(pl.DataFrame(store.admission(self.pipeline.name)))
