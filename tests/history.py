@@ -98,8 +98,8 @@ def check(lines: Iterable[Line], records: Iterable[Stored], *, dense: bool = Tru
         if 0 < there < count:
             problems.append(Problem("torn", f"{producer}:{sequence} has {there} of {count}"))
         # A repeat after a failure opens the question again, so only failures alone are certain.
-        if found and outcomes[producer, sequence] <= {"invoke", "fail"} and _all_failed(lines, producer, sequence):
-            problems.append(Problem("aborted", f"{producer}:{sequence} failed, and {found} of it are there"))
+        if there and outcomes[producer, sequence] <= {"invoke", "fail"} and _all_failed(lines, producer, sequence):
+            problems.append(Problem("aborted", f"{producer}:{sequence} failed, and {there} of it are there"))
     problems += _lost(lines, places)
     problems += _reordered(records)
     if dense:

@@ -240,7 +240,7 @@ def test_a_batch_that_fails_after_its_commit_is_there(tmp_path: Path) -> None:
     ("to", "message"),
     [
         ("delta:x?partition=nothing", "has the columns name, n"),
-        ("delta:x?partition=n", "only its key is told, name"),
+        ("delta:x?partition=n", "only the key of its row, name"),
         ("delta:x?format=json", "found format=, expected partition="),
         ("delta:s3://bucket/x", "expected a folder of this machine"),
     ],

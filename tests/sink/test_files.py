@@ -187,7 +187,7 @@ def test_a_value_that_no_folder_can_be_called_is_refused(tmp_path: Path) -> None
     ("to", "message"),
     [
         ("files:x?partition=nothing", "has the columns name, n, m"),
-        ("files:x?partition=n", "only its key is told, name"),
+        ("files:x?partition=n", "only the key of its row, name"),
         ("files:x?partition=name,", "partition=: view"),
         ("files:x?by=name", "found by=, expected format= or partition="),
     ],

@@ -391,7 +391,7 @@ def test_a_key_with_thousands_of_rows_on_both_sides_is_refused(monkeypatch: pyte
 def test_a_host_that_knows_no_types_says_so() -> None:
     running = local(chain_of(Join(ORDERS, USERS, (Equality("user", "user", "user"),))))
     running.host.types = {}
-    with pytest.raises(PipelineError, match="must know the types of its input"):
+    with pytest.raises(PipelineError, match="needs the types of its input"):
         running.batch([Rec(running.chain.feeds[0].number, 0, 0, values={"id": 1, "user": 1.0})])
 
 

@@ -113,7 +113,7 @@ def later(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         (raises, "map_batches with raises: ZeroDivisionError: nothing to divide"),
         (other_columns, "expected Arrow batches with columns line, at; found columns at"),
         (no_batches, "expected Arrow batches with columns line, at; found 'list'"),
-        (totals, "depends on other rows, or is not the same each time"),
+        (totals, "depends on other rows, or differs from call to call"),
         (later, "gives a at that none of its rows has"),
     ],
 )
