@@ -7,18 +7,14 @@ inside the transaction that inserts, never from a clock. Groups, work queues and
 from __future__ import annotations
 
 import contextlib
-import itertools
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Literal
 
 from millstream.database import Db
 from millstream.errors import (
-    BadEvent,
     ConfigError,
     GenerationFenced,
     TopicExists,
@@ -26,7 +22,6 @@ from millstream.errors import (
     UnknownTopic,
 )
 from millstream.event import Event, Record, TopicPartition, to_millis
-from millstream.failpoint import failpoint
 from millstream.log.capabilities import EMBEDDED
 from millstream.log.checks import check_name, check_offset, check_topic_name, start_offsets
 from millstream.log.contract import (
@@ -45,10 +40,9 @@ from millstream.log.contract import (
 from millstream.log.embedded import group as membership
 from millstream.log.embedded import queue, retention
 from millstream.log.embedded import sequence as sequences
-from millstream.log.embedded.batch import Batch, load_headers
-from millstream.log.embedded.clock import next_append
+from millstream.log.embedded.append import Appender
+from millstream.log.embedded.batch import load_headers
 from millstream.log.embedded.file import (
-    BLOCK,
     MOST_BYTES,
     Store,
     identify,
@@ -79,9 +73,7 @@ class SqliteLog(Log):
         self.clock = clock or (lambda: time.time_ns() // 1_000_000)
         self.store = Store(Path(path), create=create)
         self._topics: dict[str, TopicRow] = {}
-        self._spread = itertools.count()
-        self._expiry = retention.Expiry()
-        self._before: dict[int, int] = {}  # topic → the time of the append before the last of ours
+        self._appender = Appender(self)
 
     # topics
 
@@ -159,6 +151,14 @@ class SqliteLog(Log):
             cached = self._topics[name] = described(db, name, *found)
         return cached
 
+    def known(self, name: str) -> TopicRow:
+        """The topic as it was last seen, looked up if it never was."""
+        row = self._topics.get(name)
+        if row is None:
+            with self.store.read() as db:
+                row = self.row(name, db)
+        return row
+
     # appending
 
     def append(
@@ -171,87 +171,11 @@ class SqliteLog(Log):
         own: bool = False,
     ) -> Ack:
         """Append a batch in one transaction over all its partitions."""
-        if (producer is None) != (sequence is None):
-            raise ConfigError("append: producer and sequence go together; found only one")
-        if producer is not None:
-            check_name("producer", producer)
-        row = self._topics.get(topic)
-        if row is None:
-            with self.store.read() as db:
-                row = self.row(topic, db)
-        if not events:
-            return Ack([], [])
-        while True:
-            spread = next(self._spread) * len(events) if sequence is None else sequence
-            try:
-                batch = Batch(row.topic, events, spread, own=own)
-            except BadEvent:
-                with self.store.read() as db:
-                    current = self.row(topic, db)
-                if current == row:
-                    raise
-                row = current  # the topic was changed elsewhere and may take these events now
-                continue
-            with self.store.write() as db:
-                if producer is not None and sequence is not None:
-                    repeat = sequences.repeat(db, row, events, producer, sequence)
-                    if repeat:
-                        return repeat
-                ack = self._insert(db, row, batch)
-                if ack is not None:
-                    if producer is not None and sequence is not None:
-                        sequences.remember(db, row, ack, producer, sequence)
-                    failpoint("log.append.in_transaction")
-                else:
-                    row = self.row(topic, db)  # the topic changed since we looked: cut the batch anew
-            if ack is not None:
-                self._expiry.after_append(self, row, len(events), self._before[row.id])
-                return ack
-
-    def _insert(self, db: Db, row: TopicRow, batch: Batch) -> Ack | None:
-        if db.execute("SELECT version FROM topic WHERE id = ?", (row.id,)).get != row.version:
-            return None
-        found = db.execute(
-            "SELECT partition, next, newest, appended FROM partition WHERE topic = ?", (row.id,)
-        ).fetchall()
-        before = self._before[row.id] = max(appended for *_, appended in found)
-        now = next_append(db, row.id, before, self.clock())
-        offsets, updates = [0] * len(batch.places), []
-        for partition, first, newest, _ in found:
-            part = batch.parts.get(partition)
-            if part is None:
-                continue
-            past = first + len(part.members)
-            times: Iterable[int] = itertools.repeat(now)
-            latest = now
-            if part.millis is not None:
-                times = [now if time is None else time for time in part.millis]
-                latest = max(times)
-            # An iterator, not a list: zip fills one and the same tuple again and again.
-            headers = part.headers or itertools.repeat(None)
-            db.executemany(
-                f"INSERT INTO {records_table(row.id, partition)} VALUES (?, ?, ?, ?, ?, ?)",
-                zip(range(first, past), times, itertools.repeat(now), part.keys, part.values, headers, strict=False),
-            )
-            if first >> BLOCK != past >> BLOCK:  # a block is complete: its newest time goes to the index
-                db.executemany(
-                    "INSERT INTO time_index VALUES (?, ?, ?, ?)",
-                    [(row.id, partition, block, max(newest, latest)) for block in range(first >> BLOCK, past >> BLOCK)],
-                )
-                newest = latest
-            updates.append((past, max(newest, latest), part.size, now, row.id, partition))
-            deque(map(offsets.__setitem__, part.members, range(first, past)), maxlen=0)  # a loop in C
-        db.executemany(
-            "UPDATE partition SET next = ?, newest = ?, bytes = bytes + ?, appended = ? WHERE topic = ? AND partition = ?",
-            updates,
-        )
-        return Ack(batch.places, offsets)
+        return self._appender.append(topic, events, producer=producer, sequence=sequence, own=own)
 
     def append_within(self, db: Db, topic: str, events: Sequence[Event]) -> None:
         """Append records that move here as part of a transaction, however large: they were accepted once."""
-        row = self.row(topic, db)
-        taking = replace(row.topic, settings=replace(row.topic.settings, max_record_bytes=1 << 30))
-        self._insert(db, row, Batch(taking, events, next(self._spread), own=True))
+        self._appender.append_within(db, topic, events)
 
     def last_sequence(self, topic: str, producer: str) -> int | None:
         """The highest number remembered."""
