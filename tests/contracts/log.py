@@ -272,6 +272,97 @@ class LogContract:
         for place, producer in [(topic, "p1"), (topic, "p2"), (wide, "p1")]:
             assert not log.append(place, events("x"), producer=producer, sequence=0).duplicate
 
+    # appending to several topics at once
+
+    def test_one_append_to_several_topics_is_in_all_of_them(self, log: Log, topic: str, wide: str) -> None:
+        log.append(topic, events("before"))
+        acks = log.append_all({topic: events("a", "b"), wide: [Event(b"%d" % i, b"%d" % i) for i in range(9)]})
+        assert list(acks) == [topic, wide]
+        assert not acks[topic].duplicate
+        for place in (topic, wide):
+            got = {(r.partition, r.offset): r.value for r in read_all(log, place)}
+            assert got.keys() >= set(zip(acks[place].partitions, acks[place].offsets, strict=True))
+        assert values(read_all(log, topic)) == ["before", "a", "b"]
+        assert len(read_all(log, wide)) == 9
+        assert log.append_all({}) == {}
+
+    def test_a_repeat_over_several_topics_adds_nothing_and_empty_batches_keep_the_number(
+        self, log: Log, again: Callable[[], Log], topic: str, wide: str
+    ) -> None:
+        producer, batches = name("producer"), {topic: events("a"), wide: list[Event]()}
+        assert log.append_all(batches, producer=producer, sequence=3)[wide].offsets == []
+        assert all(ack.duplicate for ack in log.append_all(batches, producer=producer, sequence=3).values())
+        with again() as other:
+            assert (other.last_sequence(topic, producer), other.last_sequence(wide, producer)) == (3, 3)
+            assert all(ack.duplicate for ack in other.append_all(batches, producer=producer, sequence=3).values())
+            other.append_all({topic: [], wide: events("b")}, producer=producer, sequence=4)
+            assert other.append_all({topic: [], wide: []}, producer=producer, sequence=7)[topic].offsets == []
+            assert other.last_sequence(topic, producer) == 7
+        assert (values(read_all(log, topic)), values(read_all(log, wide))) == (["a"], ["b"])
+
+    def test_appends_to_one_topic_and_to_several_share_a_producers_numbers(
+        self, log: Log, topic: str, wide: str
+    ) -> None:
+        producer = name("producer")
+        log.append(topic, events("a"), producer=producer, sequence=1)
+        log.append_all({topic: events("b"), wide: events("b")}, producer=producer, sequence=2)
+        assert log.append(topic, events("b"), producer=producer, sequence=2).duplicate
+        log.append(topic, events("c"), producer=producer, sequence=3)
+        assert log.append_all({topic: events("c")}, producer=producer, sequence=3)[topic].duplicate
+        assert log.renumber(topic, producer, 5, after=3)
+        with suppress(LogError):  # refused or ignored
+            log.append_all({topic: events("d")}, producer=producer, sequence=5)
+        log.append_all({topic: events("e"), wide: events("e")}, producer=producer, sequence=6)
+        assert values(read_all(log, topic)) == ["a", "b", "c", "e"]
+        assert values(read_all(log, wide)) == ["b", "e"]
+
+    def test_a_number_that_only_some_of_the_topics_have_is_refused_in_all(
+        self, log: Log, topic: str, wide: str
+    ) -> None:
+        producer = name("producer")
+        log.append(topic, events("a"), producer=producer, sequence=5)
+        with pytest.raises(BadEvent, match=f"{topic} has it already, {wide} has not") as caught:
+            log.append_all({topic: events("a"), wide: events("a")}, producer=producer, sequence=5)
+        assert "last_sequence" in caught.value.hint
+        assert read_all(log, wide) == []
+        assert log.last_sequence(wide, producer) is None
+        log.append_all({topic: events("b"), wide: events("b")}, producer=producer, sequence=6)
+        assert values(read_all(log, topic)) == ["a", "b"]
+
+    def test_what_one_of_several_topics_refuses_is_in_none(self, log: Log, topic: str) -> None:
+        small = log.create_topic(name(), 1, TopicSettings(max_record_bytes=1000)).name
+        with pytest.raises(BadEvent, match="up to 1000"):
+            log.append_all({topic: events("a"), small: [Event(b"x" * 2000)]}, producer="p", sequence=1)
+        with pytest.raises(UnknownTopic, match="nowhere"):
+            log.append_all({topic: events("a"), "nowhere": events("a")}, producer="p", sequence=1)
+        with pytest.raises(UnknownTopic, match="nowhere"):
+            log.append_all({topic: events("a"), "nowhere": []})
+        with pytest.raises(BadEvent, match="reserved"):
+            log.append_all({topic: events("a"), small: [Event(b"{}", b"millstream.heartbeat.5")]})
+        with pytest.raises(ConfigError, match="go together"):
+            log.append_all({topic: events("a")}, sequence=1)
+        assert read_all(log, topic) == read_all(log, small) == []
+        log.append_all({topic: events("a"), small: [Event(b"{}", b"millstream.heartbeat.5")]}, own=True)
+        assert values(read_all(log, topic)) == ["a"]
+
+    @pytest.mark.parametrize("count", [1, 2])
+    def test_a_kill_inside_an_append_to_several_topics_leaves_nothing_in_any(
+        self, log: Log, topic: str, wide: str, count: int
+    ) -> None:
+        code = (
+            "import sys; from millstream.log import open_log; from millstream.event import Event\n"
+            "url, *topics = sys.argv[1:]\n"
+            "open_log(url).append_all({t: [Event(b'torn', b'%d' % i) for i in range(9)] for t in topics}, producer='p', sequence=1)"
+        )
+        armed = {"MILLSTREAM_FAILPOINT": f"log.append.in_transaction:kill@{count}"}
+        command = [sys.executable, "-c", code, log.url, topic, wide]
+        assert subprocess.run(command, env=os.environ | armed, timeout=60).returncode == -signal.SIGKILL
+        assert (log.last_sequence(topic, "p"), log.last_sequence(wide, "p")) == (None, None)
+        assert read_all(log, topic) == read_all(log, wide) == []
+        acks = log.append_all({topic: events("a"), wide: events("b")}, producer="p", sequence=1)
+        assert not acks[topic].duplicate
+        assert (values(read_all(log, topic)), values(read_all(log, wide))) == (["a"], ["b"])
+
     # places to start
 
     def test_reading_starts_where_it_is_told(self, log: Log, topic: str) -> None:

@@ -124,6 +124,37 @@ def test_offsets_without_records(log: Log) -> None:
     check(plan(log, topic), len(read_all(log, topic)))
 
 
+@pytest.mark.parametrize("limit", [1, 3, 10])
+def test_no_batch_cuts_an_append_to_several_topics_whatever_the_clock_does(tmp_path: Path, limit: int) -> None:
+    ticks, now = random.Random(limit), [5_000_000]
+    with SqliteLog(tmp_path / "log.db", clock=lambda: now[0]) as log:
+        for topic in ("a", "b", "c"):
+            log.create_topic(topic, 2)
+        for number in range(120):
+            now[0] += ticks.choice([0, 0, 1, 5, 400, -300])
+            if number % 3:
+                log.append(ticks.choice("abc"), [Event(b"alone", b"%d" % number)])
+            else:
+                chosen = ticks.sample("abc", 2)
+                log.append_all({topic: [Event(b"%d" % number, b"%d" % n) for n in range(3)] for topic in chosen})
+        given = {"log": log.url, "subscribe": "a,b,c", "wholeAppends": "true", "startingOffsets": "earliest"}
+        reader = StreamReader(Options.of(given | {"maxOffsetsPerTrigger": str(limit)}))
+        made, end, seen = [reader.initialOffset()], reader.ends(), list[bytes]()
+        while made[-1] != end:
+            made.append(reader.latestOffset(made[-1], ReadMaxRows(limit)))
+            batch = [
+                record.value or b""
+                for part in parts_between(made[-2], made[-1])
+                for record in log.read(part.topic, part.partition, part.start, part.end - part.start)
+            ]
+            whole = {value for value in batch if value != b"alone"}
+            assert all(batch.count(value) == 6 for value in whole), batch
+            seen += whole
+        reader.stop()
+    assert sorted(map(int, seen)) == list(range(0, 120, 3))
+    assert len(made) > 20
+
+
 def test_records_that_are_archived_count(tmp_path: Path) -> None:
     with SqliteLog(tmp_path / "log.db") as log:
         log.create_topic("t", 1, TopicSettings(retention_bytes=1, archive=str(tmp_path / "archive")))

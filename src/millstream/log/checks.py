@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from datetime import datetime
 
-from millstream.errors import BadName, ConfigError, OffsetOutOfRange
+from millstream.errors import BadEvent, BadName, ConfigError, OffsetOutOfRange
 from millstream.event import TopicPartition
 from millstream.log.contract import Bounds, Log, Start
 
@@ -73,3 +73,23 @@ def check_name(kind: str, name: str) -> str:
             hint="use 1 to 249 printable characters, not beginning with '__'",
         )
     return name
+
+
+def check_numbered(producer: str | None, sequence: int | None) -> None:
+    """Raise ConfigError unless a producer and its sequence are both there, or neither."""
+    if (producer is None) != (sequence is None):
+        raise ConfigError("append: producer and sequence go together; found only one")
+    if producer is not None:
+        check_name("producer", producer)
+
+
+def check_repeated(there: Mapping[str, bool], producer: str, sequence: int) -> bool:
+    """Whether a sequence is a repeat, given which topics have it; BadEvent if only some have."""
+    if any(there.values()) and not all(there.values()):
+        having, missing = (", ".join(t for t, has in there.items() if has is wanted) for wanted in (True, False))
+        raise BadEvent(
+            f"producer {producer} sends sequence {sequence} to several topics: {having} has it already, {missing} has not;"
+            " nothing was appended",
+            hint="repeat a sequence with the topics of the first time; ask last_sequence() of each where to go on",
+        )
+    return bool(there) and all(there.values())

@@ -1,9 +1,10 @@
 """What a log is, whichever engine keeps it.
 
 A log holds topics; a topic is a fixed number of partitions; a partition is a sequence of records under offsets that
-only grow. Four promises, which ``tests/contracts/log.py`` checks on every engine:
+only grow. Five promises, which ``tests/contracts/log.py`` checks on every engine:
 
 * acknowledged means on disk, and a batch is in a partition whole or not at all;
+* one append to several topics is in all of them or in none;
 * one key, one partition, the same on every engine; order holds within a partition;
 * a repeat of (producer, sequence) adds nothing;
 * a commit by someone who no longer owns the partition is refused.
@@ -292,6 +293,23 @@ class Log(Closing):
         Each partition takes its share whole or not at all, and so does a topic on both engines of today. With
         ``producer`` and ``sequence`` a repeat adds nothing; a producer's numbers in a topic must grow, gaps allowed. Keys
         that begin like those of heartbeats are refused, unless the events are this package's ``own``.
+        """
+
+    @abstractmethod
+    def append_all(
+        self,
+        batches: Mapping[str, Sequence[Event]],
+        *,
+        producer: str | None = None,
+        sequence: int | None = None,
+        own: bool = False,
+    ) -> dict[str, Ack]:
+        """Append to several topics in one transaction: all of it is there, or nothing.
+
+        A sequence is remembered in every topic that is named, also in one that gets no event. If all have it, this is a
+        repeat; if only some have it, BadEvent. On the embedded log all of it has one append time, so a batch of a pipeline
+        has all of it or nothing. On Kafka a producer that appends to several topics at once does so in one process: the
+        next one that asks for its :meth:`last_sequence` in any topic, or renumbers it, fences the others.
         """
 
     @abstractmethod

@@ -1,6 +1,6 @@
-"""Appending to the embedded log: one transaction, in which each partition gets its offsets.
+"""Appending to the embedded log: one transaction, in which each partition gets its offsets, and all topics one append time.
 
-Events are checked and cut by partition before the write lock is taken. A topic that was changed meanwhile is noticed inside
+One time, so that a batch of a pipeline, which is cut at an append time, has all of the transaction or nothing. Events are checked and cut by partition before the write lock is taken. A topic that was changed meanwhile is noticed inside
 the transaction by its version, and the batch is cut anew.
 """
 
@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from millstream.database import Db
-from millstream.errors import BadEvent, ConfigError
+from millstream.errors import BadEvent
 from millstream.event import Event
 from millstream.failpoint import failpoint
-from millstream.log.checks import check_name
+from millstream.log.checks import check_numbered, check_repeated
 from millstream.log.contract import Ack
 from millstream.log.embedded import sequence as sequences
 from millstream.log.embedded.batch import Batch
@@ -29,6 +29,13 @@ if TYPE_CHECKING:
     from millstream.log.embedded.engine import SqliteLog
 
 
+class Cut(NamedTuple):
+    """What one topic gets, and the topic as it was when the batch was cut."""
+
+    row: TopicRow
+    batch: Batch
+
+
 class Appender:
     """What one open log appends, and what it remembers from one append to the next."""
 
@@ -38,91 +45,107 @@ class Appender:
         self._expiry = Expiry()
         self._before: dict[int, int] = {}  # topic → the time of the append before the last of ours
 
-    def append(
-        self,
-        topic: str,
-        events: Sequence[Event],
-        *,
-        producer: str | None,
-        sequence: int | None,
-        own: bool,
-    ) -> Ack:
-        """Append a batch in one transaction over all its partitions."""
-        if (producer is None) != (sequence is None):
-            raise ConfigError("append: producer and sequence go together; found only one")
-        if producer is not None:
-            check_name("producer", producer)
-        row = self._log.known(topic)
-        if not events:
-            return Ack([], [])
+    def append_all(
+        self, batches: Mapping[str, Sequence[Event]], *, producer: str | None, sequence: int | None, own: bool
+    ) -> dict[str, Ack]:
+        """Append batches of several topics in one transaction, at one append time."""
+        check_numbered(producer, sequence)
+        rows = [self._log.known(topic) for topic in batches]
+        if sequence is None and not any(batches.values()):
+            return {topic: Ack([], []) for topic in batches}
         while True:
-            spread = next(self._spread) * len(events) if sequence is None else sequence
-            try:
-                batch = Batch(row.topic, events, spread, own=own)
-            except BadEvent:
-                with self._log.store.read() as db:
-                    current = self._log.row(topic, db)
-                if current == row:
-                    raise
-                row = current  # the topic was changed elsewhere and may take these events now
-                continue
+            cuts = [self._cut(row, batches[row.topic.name], sequence, own) for row in rows]
             with self._log.store.write() as db:
-                if producer is not None and sequence is not None:
-                    repeat = sequences.repeat(db, row, events, producer, sequence)
-                    if repeat:
-                        return repeat
-                ack = self._insert(db, row, batch)
-                if ack is not None:
-                    if producer is not None and sequence is not None:
-                        sequences.remember(db, row, ack, producer, sequence)
-                    failpoint("log.append.in_transaction")
-                else:
-                    row = self._log.row(topic, db)  # the topic changed since we looked: cut the batch anew
-            if ack is not None:
-                self._expiry.after_append(self._log, row, len(events), self._before[row.id])
-                return ack
-
-    def _insert(self, db: Db, row: TopicRow, batch: Batch) -> Ack | None:
-        if db.execute("SELECT version FROM topic WHERE id = ?", (row.id,)).get != row.version:
-            return None
-        found = db.execute(
-            "SELECT partition, next, newest, appended FROM partition WHERE topic = ?", (row.id,)
-        ).fetchall()
-        before = self._before[row.id] = max(appended for *_, appended in found)
-        now = next_append(db, row.id, before, self._log.clock())
-        offsets, updates = [0] * len(batch.places), []
-        for partition, first, newest, _ in found:
-            part = batch.parts.get(partition)
-            if part is None:
-                continue
-            past = first + len(part.members)
-            times: Iterable[int] = itertools.repeat(now)
-            latest = now
-            if part.millis is not None:
-                times = [now if time is None else time for time in part.millis]
-                latest = max(times)
-            # An iterator, not a list: zip fills one and the same tuple again and again.
-            headers = part.headers or itertools.repeat(None)
-            db.executemany(
-                f"INSERT INTO {records_table(row.id, partition)} VALUES (?, ?, ?, ?, ?, ?)",
-                zip(range(first, past), times, itertools.repeat(now), part.keys, part.values, headers, strict=False),
-            )
-            if first >> BLOCK != past >> BLOCK:  # a block is complete: its newest time goes to the index
-                db.executemany(
-                    "INSERT INTO time_index VALUES (?, ?, ?, ?)",
-                    [(row.id, partition, block, max(newest, latest)) for block in range(first >> BLOCK, past >> BLOCK)],
-                )
-                newest = latest
-            updates.append((past, max(newest, latest), part.size, now, row.id, partition))
-            deque(map(offsets.__setitem__, part.members, range(first, past)), maxlen=0)  # a loop in C
-        db.executemany(
-            "UPDATE partition SET next = ?, newest = ?, bytes = bytes + ?, appended = ? WHERE topic = ? AND partition = ?",
-            updates,
-        )
-        return Ack(batch.places, offsets)
+                acks = self._repeats(db, cuts, producer, sequence)
+                if acks is None and (changed := self._changed(db, cuts)):
+                    rows = changed
+                    continue
+                if acks is None:
+                    acks = self._insert(db, cuts, producer, sequence)
+            if not any(ack.duplicate for ack in acks):
+                for row, batch in cuts:
+                    if batch.events:
+                        self._expiry.after_append(self._log, row, len(batch.events), self._before[row.id])
+            return dict(zip(batches, acks, strict=True))
 
     def append_within(self, db: Db, topic: str, events: Sequence[Event]) -> None:
         """Append records that move here as part of a transaction, however large: they were accepted once."""
         row = self._log.row(topic, db)
         taking = replace(row.topic, settings=replace(row.topic.settings, max_record_bytes=1 << 30))
-        self._insert(db, row, Batch(taking, events, next(self._spread), own=True))
+        self._insert(db, [Cut(row, Batch(taking, events, next(self._spread), own=True))], None, None)
+
+    def _cut(self, row: TopicRow, events: Sequence[Event], sequence: int | None, own: bool) -> Cut:
+        while True:
+            spread = next(self._spread) * len(events) if sequence is None else sequence
+            try:
+                return Cut(row, Batch(row.topic, events, spread, own=own))
+            except BadEvent:
+                with self._log.store.read() as db:
+                    current = self._log.row(row.topic.name, db)
+                if current == row:
+                    raise
+                row = current  # the topic was changed elsewhere and may take these events now
+
+    def _repeats(self, db: Db, cuts: list[Cut], producer: str | None, sequence: int | None) -> list[Ack] | None:
+        """The acknowledgements of the first time, if these batches are there already."""
+        if producer is None or sequence is None:
+            return None
+        found = [sequences.repeat(db, row, batch.events, producer, sequence) for row, batch in cuts]
+        there = {row.topic.name: ack is not None for (row, _), ack in zip(cuts, found, strict=True)}
+        return [ack for ack in found if ack] if check_repeated(there, producer, sequence) else None
+
+    def _changed(self, db: Db, cuts: list[Cut]) -> list[TopicRow] | None:
+        """The topics as they are now, if one has changed since we looked: batches are cut anew then."""
+        query = "SELECT version FROM topic WHERE id = ?"
+        if all(db.execute(query, (row.id,)).get == row.version for row, _ in cuts):
+            return None
+        return [self._log.row(row.topic.name, db) for row, _ in cuts]
+
+    def _insert(self, db: Db, cuts: list[Cut], producer: str | None, sequence: int | None) -> list[Ack]:
+        query = "SELECT partition, next, newest, appended FROM partition WHERE topic = ?"
+        found = {row.id: db.execute(query, (row.id,)).fetchall() for row, batch in cuts if batch.events}
+        newest = {topic: max(appended for *_, appended in partitions) for topic, partitions in found.items()}
+        self._before |= newest
+        now = next_append(db, newest, self._log.clock()) if newest else 0
+        acks = []
+        for row, batch in cuts:
+            ack = _insert_topic(db, row, batch, found[row.id], now) if batch.events else Ack([], [])
+            if producer is not None and sequence is not None:
+                sequences.remember(db, row, ack, producer, sequence)
+            acks.append(ack)
+            failpoint("log.append.in_transaction")
+        return acks
+
+
+def _insert_topic(db: Db, row: TopicRow, batch: Batch, partitions: Sequence[tuple[int, ...]], now: int) -> Ack:
+    """Insert what one topic gets; ``partitions`` are their numbers, next offsets and newest times."""
+    offsets, updates = [0] * len(batch.places), []
+    for partition, first, newest, _ in partitions:
+        part = batch.parts.get(partition)
+        if part is None:
+            continue
+        past = first + len(part.members)
+        times: Iterable[int] = itertools.repeat(now)
+        latest = now
+        if part.millis is not None:
+            times = [now if time is None else time for time in part.millis]
+            latest = max(times)
+        # An iterator, not a list: zip fills one and the same tuple again and again.
+        headers = part.headers or itertools.repeat(None)
+        db.executemany(
+            f"INSERT INTO {records_table(row.id, partition)} VALUES (?, ?, ?, ?, ?, ?)",
+            zip(range(first, past), times, itertools.repeat(now), part.keys, part.values, headers, strict=False),
+        )
+        if first >> BLOCK != past >> BLOCK:  # a block is complete: its newest time goes to the index
+            db.executemany(
+                "INSERT INTO time_index VALUES (?, ?, ?, ?)",
+                [(row.id, partition, block, max(newest, latest)) for block in range(first >> BLOCK, past >> BLOCK)],
+            )
+            newest = latest
+        updates.append((past, max(newest, latest), part.size, now, row.id, partition))
+        deque(map(offsets.__setitem__, part.members, range(first, past)), maxlen=0)  # a loop in C
+    db.executemany(
+        "UPDATE partition SET next = ?, newest = ?, bytes = bytes + ?, appended = ? WHERE topic = ? AND partition = ?",
+        updates,
+    )
+    return Ack(batch.places, offsets)

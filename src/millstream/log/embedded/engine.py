@@ -23,7 +23,7 @@ from millstream.errors import (
 )
 from millstream.event import Event, Record, TopicPartition, to_millis
 from millstream.log.capabilities import EMBEDDED
-from millstream.log.checks import check_name, check_offset, check_topic_name, start_offsets
+from millstream.log.checks import check_name, check_numbered, check_offset, check_topic_name, start_offsets
 from millstream.log.contract import (
     Ack,
     Bounds,
@@ -171,7 +171,23 @@ class SqliteLog(Log):
         own: bool = False,
     ) -> Ack:
         """Append a batch in one transaction over all its partitions."""
-        return self._appender.append(topic, events, producer=producer, sequence=sequence, own=own)
+        check_numbered(producer, sequence)
+        if not events:
+            self.known(topic)
+            return Ack([], [])
+        batches = {topic: events}
+        return self._appender.append_all(batches, producer=producer, sequence=sequence, own=own)[topic]
+
+    def append_all(
+        self,
+        batches: Mapping[str, Sequence[Event]],
+        *,
+        producer: str | None = None,
+        sequence: int | None = None,
+        own: bool = False,
+    ) -> dict[str, Ack]:
+        """One transaction, one append time."""
+        return self._appender.append_all(batches, producer=producer, sequence=sequence, own=own)
 
     def append_within(self, db: Db, topic: str, events: Sequence[Event]) -> None:
         """Append records that move here as part of a transaction, however large: they were accepted once."""

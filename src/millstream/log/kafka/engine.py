@@ -1,7 +1,7 @@
 """The log on Kafka, by Kafka's own parts: its topics, groups, transactions and share groups.
 
 Every append is one transaction, so that a batch is there whole or not at all; readers read committed. What writes is in
-``write.py``, what reads in ``read.py``, work queues are in ``share.py``.
+``append.py`` and ``write.py``, what reads in ``read.py``, work queues are in ``share.py``.
 
 A Kafka record has one timestamp. Topics made here give it to the append (the broker's clock), because retention and
 compaction go by it: an old event that arrives today must not be deleted today. The event's own time travels in a header.
@@ -9,12 +9,9 @@ compaction go by it: an old event that arrives today must not be deleted today. 
 
 from __future__ import annotations
 
-import itertools
-import secrets
-import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
@@ -40,15 +37,13 @@ from millstream.log.contract import (
     TopicSettings,
     Worker,
 )
-from millstream.log.embedded.batch import Batch
+from millstream.log.kafka.append import Appender
 from millstream.log.kafka.client import MOVING, TIMEOUT, Errors, ck, ck_admin, from_configs, silent, to_configs
 from millstream.log.kafka.offsets import first_since, of_group, of_partitions
 from millstream.log.kafka.sequence import SEQUENCES
-from millstream.log.kafka.write import TopicProducer, seconds_for
 from millstream.secret import check_settings, resolve
 
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
-_LARGE = 50_000  # records of a batch for which the least time of a transaction may not be enough
 _AHEAD = 3_600_000  # milliseconds by which clocks of producers may be ahead of the broker's
 
 
@@ -75,10 +70,7 @@ class KafkaLog(Log):
         self.admin: Any = None
         self.renew_admin()
         self._topics: dict[str, tuple[float, Topic]] = {}
-        self._producers: dict[tuple[str, str], TopicProducer] = {}
-        self.anonymous = secrets.token_hex(8)
-        self._spread = itertools.count()
-        self._lock = threading.Lock()
+        self._appender = Appender(self)
         self._metadata(timeout=5.0)  # an address where nothing listens is an error now, not at the first append
 
     # topics
@@ -96,7 +88,7 @@ class KafkaLog(Log):
 
     def alter_topic(self, name: str, *, partitions: int | None = None, settings: TopicSettings | None = None) -> Topic:
         """Change configurations; add partitions."""
-        current = self._topic(name, fresh=True)
+        current = self.described(name, fresh=True)
         if partitions is not None and partitions < current.partitions:
             raise ConfigError(
                 f"topic {name} has {current.partitions} partitions; found {partitions}, expected no fewer"
@@ -112,14 +104,13 @@ class KafkaLog(Log):
             resource = ck_admin.ConfigResource(ck_admin.ResourceType.TOPIC, name, incremental_configs=entries)
             self._settle(self.admin.incremental_alter_configs([resource]), name)
         wanted = settings or current.settings
-        self._await(lambda: self._topic(name, fresh=True).settings == wanted)
-        return self._topic(name)
+        self._await(lambda: self.described(name, fresh=True).settings == wanted)
+        return self.described(name)
 
     def delete_topic(self, name: str) -> None:
         """Delete it, and wait until it is gone."""
-        self._topic(name, fresh=True)
-        for key in [key for key in self._producers if key[0] == name]:
-            self._producers.pop(key).close()
+        self.described(name, fresh=True)
+        self._appender.delete(name)
         self._settle(self.admin.delete_topics([name]), name)
         self._topics.pop(name, None)
         self._await(lambda: name not in self._metadata())
@@ -130,17 +121,17 @@ class KafkaLog(Log):
 
     def topic(self, name: str) -> Topic:
         """As Kafka describes it now."""
-        return self._topic(name, fresh=True)
+        return self.described(name, fresh=True)
 
     def topic_id(self, name: str) -> str:
         """The id that Kafka gave the topic; brokers before 2.8 have none."""
-        self._topic(name)
+        self.described(name)
         with self.errors(name):
             asked = self.admin.describe_topics(ck.TopicCollection([name]), request_timeout=TIMEOUT)
             found = str(asked[name].result(TIMEOUT).topic_id)
         return "" if found == _NO_ID else found
 
-    def _topic(self, name: str, *, fresh: bool = False) -> Topic:
+    def described(self, name: str, *, fresh: bool = False) -> Topic:
         """A topic, from a cache of five seconds unless it must be fresh."""
         seen, topic = self._topics.get(check_topic_name(name), (0.0, None))
         if topic is None or fresh or time.monotonic() - seen > 5.0:
@@ -188,27 +179,19 @@ class KafkaLog(Log):
         own: bool = False,
     ) -> Ack:
         """One transaction."""
-        if (producer is None) != (sequence is None):
-            raise ConfigError("append: producer and sequence go together; found only one")
-        described = self._topic(topic)
-        if not events:
-            return Ack([], [])
-        spread = next(self._spread) * len(events) if sequence is None else sequence
-        batch = Batch(described, events, spread, own=own)
-        batch.check_types()  # the client would take text as well
-        with self._sending(described, producer, len(events)) as sender:
-            return sender.append(batch, sequence)
+        one = self._appender.append({topic: events}, producer=producer, sequence=sequence, own=own, several=False)
+        return one[topic]
 
-    @contextmanager
-    def _sending(self, topic: Topic, producer: str | None, records: int = 0) -> Iterator[TopicProducer]:
-        sender = self._sender(topic, producer, records)
-        try:
-            yield sender
-        except BaseException:
-            with self._lock:  # what the client still holds must not leak into the next transaction
-                self._producers.pop((topic.name, producer or ""), None)
-            sender.close()
-            raise
+    def append_all(
+        self,
+        batches: Mapping[str, Sequence[Event]],
+        *,
+        producer: str | None = None,
+        sequence: int | None = None,
+        own: bool = False,
+    ) -> dict[str, Ack]:
+        """One transaction over several topics."""
+        return self._appender.append(batches, producer=producer, sequence=sequence, own=own, several=True)
 
     def last_sequence(self, topic: str, producer: str) -> int | None:
         """The committed offset of the producer's own group.
@@ -216,30 +199,16 @@ class KafkaLog(Log):
         Asking begins a new producer of that name: a transaction that a killed one left open is ended first, and one
         that still lives is fenced.
         """
-        with self._sending(self._topic(topic), producer) as sender:
-            return sender.stored()
+        return self._appender.last_sequence(topic, producer)
 
     def renumber(self, topic: str, producer: str, sequence: int, *, after: int | None) -> bool:
         """A transaction with nothing in it but the number."""
-        with self._sending(self._topic(topic), producer) as sender:
-            return self.last_sequence(topic, producer) == after and sender.renumber(sequence)
+        return self._appender.renumber(topic, producer, sequence, after=after)
 
     def stored_sequence(self, topic: str, producer: str) -> int | None:
         """The committed offset of the producer's group, read without a new producer; waits while that has a transaction open."""
         place = TopicPartition(topic, 0)
         return of_group(self, SEQUENCES + producer, [place]).get(place)
-
-    def _sender(self, topic: Topic, producer: str | None, records: int = 0) -> TopicProducer:
-        key = (topic.name, check_name("producer", producer) if producer else "")
-        seconds = seconds_for(records)
-        with self._lock:
-            known = self._producers.get(key)
-            # A named producer appends one batch after the other, so nobody else is using it.
-            if known is None or (producer and records > _LARGE and known.seconds < seconds):
-                if known is not None:
-                    known.close()
-                self._producers[key] = TopicProducer(self, topic, producer, seconds)
-            return self._producers[key]
 
     # reading
 
@@ -253,7 +222,7 @@ class KafkaLog(Log):
 
     def bounds(self, topic: str) -> dict[int, Bounds]:
         """Start and last stable offset of every partition."""
-        partitions = range(self._topic(topic).partitions)
+        partitions = range(self.described(topic).partitions)
         starts = self.list_offsets(topic, partitions, ck_admin.OffsetSpec.earliest())
         ends = self.list_offsets(topic, partitions, ck_admin.OffsetSpec.latest())
         return {partition: Bounds(starts[partition], ends[partition]) for partition in partitions}
@@ -263,7 +232,7 @@ class KafkaLog(Log):
 
         An event that says it happened more than an hour after it was appended is not looked for.
         """
-        partitions = range(self._topic(topic).partitions)
+        partitions = range(self.described(topic).partitions)
         millis = to_millis(time)
         found = self.list_offsets(topic, partitions, ck_admin.OffsetSpec.for_timestamp(max(0, millis - _AHEAD)))
         ends = self.list_offsets(topic, partitions, ck_admin.OffsetSpec.latest())
@@ -304,14 +273,14 @@ class KafkaLog(Log):
 
         names = [topics] if isinstance(topics, str) else list(topics)
         for name in names:
-            self._topic(name)
+            self.described(name)
         return KafkaConsumer(self, names, check_name("group", group), start, lease)
 
     def worker(self, topic: str, group: str, settings: QueueSettings | None = None) -> Worker:
         """Join one of Kafka's share groups."""
         from millstream.log.kafka.share import KafkaWorker
 
-        self._topic(topic)
+        self.described(topic)
         return KafkaWorker(self, topic, check_name("group", group), settings or QueueSettings())
 
     def groups(self) -> list[Group]:
@@ -337,7 +306,7 @@ class KafkaLog(Log):
         """Alter a group's offsets, which Kafka refuses while the group is not empty."""
         places = [ck.TopicPartition(place.topic, place.partition, offset) for place, offset in offsets.items()]
         for place in offsets:
-            if place.partition >= self._topic(place.topic).partitions:
+            if place.partition >= self.described(place.topic).partitions:
                 raise ConfigError(f"topic {place.topic} has no partition {place.partition}")
         request = ck.ConsumerGroupTopicPartitions(check_name("group", group), places)
         try:
@@ -356,15 +325,12 @@ class KafkaLog(Log):
 
     def maintain(self, topic: str) -> Maintenance:
         """Nothing to do: the brokers clean in their own time."""
-        self._topic(topic)
+        self.described(topic)
         return Maintenance()
 
     def close(self) -> None:
         """Close the producers."""
-        with self._lock:
-            producers, self._producers = list(self._producers.values()), {}
-        for producer in producers:
-            producer.close()
+        self._appender.close()
 
     # shared by this package's Kafka modules
 

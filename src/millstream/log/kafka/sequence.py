@@ -9,6 +9,7 @@ transaction without an end gets an error that says so.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from millstream.errors import LogUnavailable
@@ -24,41 +25,40 @@ SEQUENCES = "__millstream.producer."
 
 
 class ProducerSequence:
-    """The sequence of one producer in one topic, read by a consumer that never joins; ``group`` is what transactions want of it."""
+    """The sequences of one producer, read by a consumer that never joins; ``group`` is what transactions want of it."""
 
-    def __init__(self, log: KafkaLog, topic: str, producer: str) -> None:
+    def __init__(self, log: KafkaLog, producer: str) -> None:
         self._log, self._producer, self._group = log, producer, SEQUENCES + producer
-        self._place = TopicPartition(topic, 0)
         settings = {"group.id": self._group, "isolation.level": "read_committed", "retry.backoff.ms": "5"}
         self._consumer = ck.Consumer(log.client | settings, logger=silent)
         self.group: Any = self._consumer.consumer_group_metadata()
 
-    def read(self) -> int | None:
-        """The sequence; waits while a transaction is open, and says so if that has no end although the brokers answer."""
+    def read(self, topic: str) -> int | None:
+        """The sequence in a topic; waits while a transaction is open, and says so if that has no end although the brokers answer."""
         try:
-            return self._read()
+            return self._read(topic)
         except LogUnavailable:
-            self._read(stable=False)  # an error, too, if it was the broker that did not answer
+            self._read(topic, stable=False)  # an error, too, if it was the broker that did not answer
         try:
-            self.await_readable()
+            self.await_readable([topic])
         except LogUnavailable as error:
             raise LogUnavailable(
-                f"{self._log.url}: topic {self._place.topic}: a transaction of producer {self._producer} has no end: a broker went down"
+                f"{self._log.url}: topic {topic}: a transaction of producer {self._producer} has no end: a broker went down"
                 " while it wrote the end, and does not know of it any more",
                 hint="`kafka-transactions.sh find-hanging` shows it, in __consumer_offsets and perhaps in the topic, and its `abort` ends it;"
                 " then see whether the topic has the last append, which is repeated otherwise",
             ) from error
-        return self._read()
+        return self._read(topic)
 
-    def await_readable(self) -> None:
-        """Wait until the sequence of the transaction that was committed last is readable."""
+    def await_readable(self, topics: Sequence[str]) -> None:
+        """Wait until the sequence of the transaction that was committed last is readable in each of its topics."""
         try:
-            (found,) = self._consumer.committed([ck.TopicPartition(*self._place)], timeout=TIMEOUT)
-            if found.error is not None:
-                raise ck.KafkaException(found.error)
+            for found in self._consumer.committed([ck.TopicPartition(topic, 0) for topic in topics], timeout=TIMEOUT):
+                if found.error is not None:
+                    raise ck.KafkaException(found.error)
         except ck.KafkaException as error:
             raise LogUnavailable(
-                f"{self._log.url}: topic {self._place.topic}: {error.args[0].str()}; the batch was committed, but its sequence cannot be read"
+                f"{self._log.url}: topic {', '.join(topics)}: {error.args[0].str()}; the batch was committed, but its sequence cannot be read"
                 " yet",
                 hint="append again, with the same producer and sequence",
             ) from error
@@ -67,5 +67,6 @@ class ProducerSequence:
         """Let go of the consumer."""
         self._consumer.close()
 
-    def _read(self, *, stable: bool = True) -> int | None:
-        return of_group(self._log, self._group, [self._place], stable=stable).get(self._place)
+    def _read(self, topic: str, *, stable: bool = True) -> int | None:
+        place = TopicPartition(topic, 0)
+        return of_group(self._log, self._group, [place], stable=stable).get(place)

@@ -1,22 +1,25 @@
-"""Appending to Kafka: one transactional client for each producer in each topic.
+"""One transactional client: what is appended to Kafka at once, and, for a named producer, its sequence, is one transaction.
 
-A batch and, for a named producer, its sequence go into one transaction; the sequence is the committed offset of a group
-of the producer's own. A client is thrown away after any error, never used again, and the next one of that name first
-settles what was left open (librdkafka lacks the second part of KIP-890).
+The sequence is the committed offset of a group of the producer's own, in each topic that is appended to. A client is thrown
+away after any error, never used again, and the next one of that name first settles what was left open (librdkafka lacks the
+second part of KIP-890).
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from millstream.errors import LogUnavailable
+from millstream.event import TopicPartition
+from millstream.failpoint import failpoint
+from millstream.log.checks import check_repeated
 from millstream.log.contract import TIME_HEADER, Ack, Topic
 from millstream.log.embedded.batch import Batch
-from millstream.log.kafka.client import OVERHEAD, TIMEOUT, ck, ck_admin, silent, translate
+from millstream.log.kafka.client import OVERHEAD, TIMEOUT, ck, silent, translate
 from millstream.log.kafka.sequence import ProducerSequence
 
 if TYPE_CHECKING:
@@ -26,37 +29,59 @@ LEAST, MOST = 15.0, 900.0
 """Seconds of a transaction: nobody reads past that of a killed producer until the brokers end it, so not longer than it needs."""
 _SLOWEST = 10_000
 """Records a second that even a slow broker takes."""
+_LARGE = 50_000
+"""Records of a transaction for which the least time may not be enough."""
+_BATCH_BYTES = 1_000_000
 
 
-def seconds_for(records: int) -> float:
-    """How long the transaction of so many records may last."""
-    return min(MOST, LEAST + records / _SLOWEST)
+class Limits(NamedTuple):
+    """What a client must be able to send: for how many seconds, records how large, and batches how small."""
+
+    seconds: float = LEAST
+    record_bytes: int = _BATCH_BYTES
+    batch_bytes: int = _BATCH_BYTES
+
+    def __or__(self, other: Limits) -> Limits:
+        """What is enough for both."""
+        return Limits(
+            max(self.seconds, other.seconds),
+            max(self.record_bytes, other.record_bytes),
+            min(self.batch_bytes, other.batch_bytes),
+        )
 
 
-class TopicProducer:
-    """The transactional client of one producer in one topic; a lock, since a client has one transaction at a time."""
+def limits_of(topics: Sequence[Topic], records: int = 0) -> Limits:
+    """What so many records into these topics need; the least time, unless they are very many."""
+    sizes = [topic.settings.max_record_bytes for topic in topics]
+    seconds = min(MOST, LEAST + records / _SLOWEST) if records > _LARGE else LEAST
+    return Limits(seconds, max(_BATCH_BYTES, *sizes) + OVERHEAD, min(_BATCH_BYTES, *sizes))
 
-    def __init__(self, log: KafkaLog, topic: Topic, producer: str | None, seconds: float) -> None:
-        self._log, self._topic, self.seconds = log, topic.name, seconds
-        self._partitions = topic.partitions
+
+class TransactionalClient:
+    """A client with a name that Kafka knows it by; a lock, since it has one transaction at a time."""
+
+    def __init__(self, log: KafkaLog, name: str, producer: str | None, limits: Limits, topic: str = "") -> None:
+        self._log, self.limits = log, limits
+        self._partitions: dict[str, int] = {}
+        self._lasts: dict[str, int | None] = {}
         self._lock = threading.Lock()
         settings = (
             log.client
             | {
-                "transactional.id": f"millstream.{topic.name}.{producer or log.anonymous}",
+                "transactional.id": name,
                 "acks": "all",
                 "linger.ms": "5",
                 "retry.backoff.ms": "5",  # a broker refuses a transaction right after another for a moment; the default would wait 100 ms
                 "compression.type": "lz4",
                 "queue.buffering.max.messages": "1000000",
-                "message.max.bytes": str(max(1_000_000, topic.settings.max_record_bytes + OVERHEAD)),
-                "batch.size": str(min(1_000_000, topic.settings.max_record_bytes)),
+                "message.max.bytes": str(limits.record_bytes),
+                "batch.size": str(limits.batch_bytes),
             }
         )
-        with log.errors(topic.name):
-            self._client = self._begun(settings, seconds)
-        self._sequence = ProducerSequence(log, topic.name, producer) if producer is not None else None
-        self._last: int | None = self.stored()
+        with log.errors(topic):
+            self._client = self._begun(settings, limits.seconds)
+        self._sequence = ProducerSequence(log, producer) if producer is not None else None
+        self._producer = producer
 
     def _begun(self, settings: Mapping[str, Any], seconds: float) -> Any:
         """A client that has settled what an earlier one of its name left open, with as much time as the brokers allow."""
@@ -70,80 +95,108 @@ class TopicProducer:
                     raise
                 seconds = max(LEAST, seconds / 2)
 
-    def stored(self) -> int | None:
-        """The sequence that the brokers hold for this producer; None for one without a name."""
-        if self._sequence is None:
-            return None
-        with self._lock, self._log.errors(self._topic):
-            return self._sequence.read()
+    def stored(self, topic: str) -> int | None:
+        """The sequence that the brokers hold for this producer in a topic; None for one without a name."""
+        with self._lock, self._log.errors(topic):
+            return self._read(topic)
 
-    def append(self, batch: Batch, sequence: int | None) -> Ack:
-        """Send a batch and its sequence in one transaction, unless it is there already."""
-        with self._lock, self._log.errors(self._topic):
-            if sequence is not None and self._last is not None and sequence <= self._last:
-                return Ack(batch.places, [-1] * len(batch.places), duplicate=True)
-            offsets: dict[int, list[int]] = {partition: [] for partition in set(batch.places)}
-            failed: list[Any] = []
+    def forget(self, topic: str) -> None:
+        """Read the sequence anew before the next append: somebody else of our name has appended, or the topic is gone."""
+        self._lasts.pop(topic, None)
 
-            def delivered(error: Any, message: Any) -> None:
-                if error is not None:
-                    failed.append(error)
-                else:
-                    offsets[message.partition()].append(message.offset())
-
-            client = self._client
-            if max(batch.places) >= self._partitions:  # the topic has grown, and the client does not know it yet
-                self._partitions = len(client.list_topics(self._topic, timeout=TIMEOUT).topics[self._topic].partitions)
-            client.begin_transaction()
-            times = batch.millis or [None] * len(batch.events)
-            for partition, event, millis in zip(batch.places, batch.events, times, strict=True):
-                headers: list[tuple[str, bytes]] = list(event.headers)
-                if millis is not None:
-                    headers.append((TIME_HEADER, b"%d" % millis))
-                while True:
-                    try:
-                        client.produce(
-                            self._topic,
-                            event.value,
-                            event.key,
-                            partition=partition,
-                            headers=headers,
-                            on_delivery=delivered,
-                        )
-                        break
-                    except BufferError:
-                        client.poll(0.1)
-            if client.flush(max(TIMEOUT, self.seconds)) > 0 and not failed:
+    def append(self, parts: Sequence[tuple[Topic, Batch]], sequence: int | None) -> list[Ack]:
+        """Send batches and their sequence in one transaction, unless they are there already."""
+        names = list(dict.fromkeys(topic.name for topic, _ in parts))
+        with self._lock, self._log.errors(", ".join(names)):
+            if sequence is not None and self._is_repeat(names, sequence):
+                return [Ack(batch.places, [-1] * len(batch.places), duplicate=True) for _, batch in parts]
+            self._client.begin_transaction()
+            offsets: dict[TopicPartition, list[int]] = {}
+            failed: list[tuple[Any, str]] = []
+            for topic, batch in parts:
+                self._produce(topic, batch, offsets, failed)
+                failpoint("log.append.in_transaction")
+            if self._client.flush(max(TIMEOUT, self.limits.seconds)) > 0 and not failed:
                 raise LogUnavailable(
                     f"{self._log.url}: no answer within {TIMEOUT:.0f} s; nothing was appended", hint="append again"
                 )
             if failed:
-                if failed[0].name() == "_PURGE_QUEUE":  # the transaction failed before; this says why
-                    self._bounded(client.commit_transaction, TIMEOUT)
-                raise translate(failed[0], self._log.url, self._topic)
-            self._commit(sequence)
+                error, topic_name = failed[0]
+                if error.name() == "_PURGE_QUEUE":  # the transaction failed before; this says why
+                    self._bounded(self._client.commit_transaction, TIMEOUT)
+                raise translate(error, self._log.url, topic_name)
+            self._commit(names, sequence)
             with suppress(LogUnavailable):  # it is committed: a broker that dies now must not make it look lost
-                self._await_visible({partition: found[-1] for partition, found in offsets.items()})
+                self._await_visible({place: found[-1] for place, found in offsets.items()})
             if self._sequence is not None:
-                self._sequence.await_readable()
-            queues = {partition: iter(found) for partition, found in offsets.items()}
-            return Ack(batch.places, [next(queues[partition]) for partition in batch.places])
+                self._sequence.await_readable(names)
+            queues = {place: iter(found) for place, found in offsets.items()}
+            return [
+                Ack(batch.places, [next(queues[TopicPartition(topic.name, partition)]) for partition in batch.places])
+                for topic, batch in parts
+            ]
 
-    def renumber(self, sequence: int) -> bool:
+    def renumber(self, topic: str, sequence: int) -> bool:
         """Commit the number alone; an error if another has begun under our name since this one did."""
-        with self._lock, self._log.errors(self._topic):
+        with self._lock, self._log.errors(topic):
             self._client.begin_transaction()
-            self._commit(sequence)
+            self._commit([topic], sequence)
             if self._sequence is not None:
-                self._sequence.await_readable()
+                self._sequence.await_readable([topic])
         return True
 
-    def _commit(self, sequence: int | None) -> None:
+    def _read(self, topic: str) -> int | None:
+        self._lasts[topic] = found = None if self._sequence is None else self._sequence.read(topic)
+        return found
+
+    def _is_repeat(self, topics: Collection[str], sequence: int) -> bool:
+        lasts = {topic: self._lasts[topic] if topic in self._lasts else self._read(topic) for topic in topics}
+        there = {topic: last is not None and sequence <= last for topic, last in lasts.items()}
+        return check_repeated(there, self._producer or "", sequence)
+
+    def _produce(
+        self,
+        topic: Topic,
+        batch: Batch,
+        offsets: dict[TopicPartition, list[int]],
+        failed: list[tuple[Any, str]],
+    ) -> None:
+        """Hand a batch to the client; its offsets come while the client is polled or flushed."""
+        if not batch.events:
+            return
+        name, client = topic.name, self._client
+        partitions = self._partitions.setdefault(name, topic.partitions)
+        if max(batch.places) >= partitions:  # the topic has grown, and the client does not know it yet
+            self._partitions[name] = len(client.list_topics(name, timeout=TIMEOUT).topics[name].partitions)
+        found = {p: offsets.setdefault(TopicPartition(name, p), []) for p in set(batch.places)}
+
+        def delivered(error: Any, message: Any) -> None:
+            if error is not None:
+                failed.append((error, name))
+            else:
+                found[message.partition()].append(message.offset())
+
+        times = batch.millis or [None] * len(batch.events)
+        for partition, event, millis in zip(batch.places, batch.events, times, strict=True):
+            headers: list[tuple[str, bytes]] = list(event.headers)
+            if millis is not None:
+                headers.append((TIME_HEADER, b"%d" % millis))
+            while True:
+                try:
+                    client.produce(
+                        name, event.value, event.key, partition=partition, headers=headers, on_delivery=delivered
+                    )
+                    break
+                except BufferError:
+                    client.poll(0.1)
+
+    def _commit(self, topics: Sequence[str], sequence: int | None) -> None:
         if sequence is not None and self._sequence is not None:
-            mark = ck.TopicPartition(self._topic, 0, sequence)
-            self._bounded(self._client.send_offsets_to_transaction, [mark], self._sequence.group, TIMEOUT)
+            marks = [ck.TopicPartition(topic, 0, sequence) for topic in topics]
+            self._bounded(self._client.send_offsets_to_transaction, marks, self._sequence.group, TIMEOUT)
         self._bounded(self._client.commit_transaction, TIMEOUT)
-        self._last = sequence
+        if sequence is not None:
+            self._lasts |= dict.fromkeys(topics, sequence)
 
     def _bounded(self, call: Callable[..., None], *arguments: Any) -> None:
         """Give up on a call that forgets its own timeout, as the client's do when a broker dies under them (seen)."""
@@ -166,16 +219,15 @@ class TopicProducer:
                 hint="append again, with the same producer and sequence",
             )
 
-    def _await_visible(self, lasts: Mapping[int, int]) -> None:
+    def _await_visible(self, lasts: Mapping[TopicPartition, int]) -> None:
         """Wait until readers see what was committed: Kafka acknowledges first and marks the partitions after.
 
         Not for long: it is safe anyhow, and another producer's open transaction may be in front of it.
         """
         deadline = time.monotonic() + 1.0
-        spec = ck_admin.OffsetSpec.latest()
-        while time.monotonic() < deadline:
-            ends = self._log.list_offsets(self._topic, lasts, spec)
-            if all(ends[partition] > last for partition, last in lasts.items()):
+        while lasts and time.monotonic() < deadline:
+            ends = self._log.ends(list(lasts))
+            if all(ends[place] > last for place, last in lasts.items()):
                 return
             time.sleep(0.001)
 
