@@ -50,6 +50,13 @@ def kafka() -> Iterator[KafkaBroker]:
 
 
 @pytest.fixture(scope="session")
+def secured_kafka() -> Iterator[KafkaBroker]:
+    """A broker that lets in who has a password or a certificate, over TLS."""
+    with KafkaBroker(secured=True) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
     """The one server; without one the test is skipped, unless CI=true."""
     with _postgres() as server:

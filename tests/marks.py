@@ -20,6 +20,7 @@ import pytest
 FIXTURES = {
     "spark": "spark",
     "kafka": "kafka",
+    "secured_kafka": "kafka",
     "postgres": "postgres",
     "own_postgres": "postgres",
     "mariadb": "mariadb",
@@ -27,6 +28,7 @@ FIXTURES = {
 }
 NAMES = {
     "KafkaBroker": "kafka",
+    "KafkaCluster": "kafka",
     "MariaDbServer": "mariadb",
     "PostgresServer": "postgres",
     "RedisServer": "redis",

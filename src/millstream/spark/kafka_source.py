@@ -19,7 +19,6 @@ from pyspark.sql.types import StructType
 
 from millstream.errors import ConfigError
 from millstream.log.kafka.engine import client_settings
-from millstream.log.kafka.names import librdkafka_settings
 from millstream.spark.engine import Attached
 from millstream.spark.options import Options
 from millstream.spark.source import TYPES, BatchReader, StreamReader
@@ -87,7 +86,7 @@ def read_options(given: Mapping[str, str]) -> tuple[Options, Attached]:
         "wholeappends": "true",
     }
     options = Options.of({"includeheaders": "false"} | taken)
-    return options, Attached(client=client_settings(servers, librdkafka_settings(client)))
+    return options, Attached(client=client_settings(servers, client))
 
 
 def _assigned(text: str) -> list[str]:

@@ -6,16 +6,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from millstream.testing.kafka import KafkaBroker
+    from millstream.testing.kafka import KafkaBroker, KafkaCluster
     from millstream.testing.mariadb import MariaDbServer
     from millstream.testing.postgres import PostgresServer
     from millstream.testing.redis import RedisServer
     from millstream.testing.trial import Trial
 
-__all__ = ["KafkaBroker", "MariaDbServer", "PostgresServer", "RedisServer", "Trial"]
+__all__ = ["KafkaBroker", "KafkaCluster", "MariaDbServer", "PostgresServer", "RedisServer", "Trial"]
 
 _HOME = {
     "KafkaBroker": "millstream.testing.kafka",
+    "KafkaCluster": "millstream.testing.kafka",
     "MariaDbServer": "millstream.testing.mariadb",
     "PostgresServer": "millstream.testing.postgres",
     "RedisServer": "millstream.testing.redis",

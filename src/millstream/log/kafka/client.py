@@ -68,8 +68,11 @@ class Errors:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         ours: Exception
+        if error is None:
+            self.log.door.listen()
+            return
         if (said := kafkas_own(error)) is not None:
-            ours = translate(said.args[0], self.log.url, self.topic)
+            ours = translate(said.args[0], self.log.url, self.topic, self.log.door.why())
         elif isinstance(error, TimeoutError):  # of a future, which was not settled in time
             ours = LogUnavailable(
                 f"{self.log.url}: no answer within {TIMEOUT:.0f} s", hint="is the broker up? `millstream doctor` looks"
@@ -92,8 +95,8 @@ def kafkas_own(error: BaseException | None) -> Any:
     return error if isinstance(error, ck.KafkaException) else None
 
 
-def translate(error: Any, url: str, topic: str = "") -> Exception:
-    """Our error for one of Kafka's."""
+def translate(error: Any, url: str, topic: str = "", why: str = "") -> Exception:
+    """Our error for one of Kafka's; ``why`` is what the client said aside of a connection that failed."""
     name, text = error.name(), error.str()
     if name in GONE:
         return UnknownTopic(
@@ -121,7 +124,8 @@ def translate(error: Any, url: str, topic: str = "") -> Exception:
     ):
         return ConfigError(f"{url}: {text}")
     return LogUnavailable(
-        f"{url}: {text} ({name})", hint="is the broker up and the address right? `millstream doctor` looks"
+        f"{url}: {text} ({name}){why and f': {why}'}",
+        hint="is the broker up, are its address and kafka.security.protocol right? `millstream doctor` looks",
     )
 
 

@@ -38,7 +38,9 @@ from millstream.log.contract import (
     Worker,
 )
 from millstream.log.kafka.append import Appender
-from millstream.log.kafka.client import MOVING, TIMEOUT, Errors, ck, ck_admin, from_configs, silent, to_configs
+from millstream.log.kafka.client import MOVING, TIMEOUT, Errors, ck, ck_admin, from_configs, to_configs
+from millstream.log.kafka.door import Door
+from millstream.log.kafka.names import librdkafka_settings
 from millstream.log.kafka.offsets import first_since, of_group, of_partitions
 from millstream.log.kafka.sequence import SEQUENCES
 from millstream.secret import check_settings, resolve
@@ -48,10 +50,10 @@ _AHEAD = 3_600_000  # milliseconds by which clocks of producers may be ahead of 
 
 
 def client_settings(servers: str, settings: Mapping[str, str]) -> dict[str, str]:
-    """The settings of every client, under librdkafka's names. Secrets are resolved in it, so it must never be printed."""
+    """The settings of every client, by Java's names or librdkafka's, under the latter. Secrets are resolved: it must never be printed."""
     check_settings(settings, "kafka.")
     ours = {"bootstrap.servers": servers, "log_level": "0", "socket.connection.setup.timeout.ms": "10000"}
-    return ours | {name: resolve(value) for name, value in settings.items()}
+    return ours | librdkafka_settings({name: resolve(value) for name, value in settings.items()})
 
 
 class KafkaLog(Log):
@@ -67,11 +69,10 @@ class KafkaLog(Log):
     ) -> None:
         self.url = f"kafka://{servers}"
         self.client = dict(client or client_settings(servers, settings or {}))
-        self.admin: Any = None
-        self.renew_admin()
+        self.door = Door(self.client, self.url)
         self._topics: dict[str, tuple[float, Topic]] = {}
         self._appender = Appender(self)
-        self._metadata(timeout=5.0)  # an address where nothing listens is an error now, not at the first append
+        self.door.reach()  # an address where nothing listens is an error now, not at the first append
 
     # topics
 
@@ -157,10 +158,10 @@ class KafkaLog(Log):
                 found.append(Topic(resource.name, len(partitions[resource.name]), from_configs(future.result())))
         return found
 
-    def _metadata(self, timeout: float = TIMEOUT) -> dict[str, list[int]]:
+    def _metadata(self) -> dict[str, list[int]]:
         """Partitions by topic."""
         with self.errors():
-            listed = self.admin.list_topics(timeout=timeout).topics
+            listed = self.admin.list_topics(timeout=TIMEOUT).topics
         return {
             name: sorted(topic.partitions)
             for name, topic in listed.items()
@@ -334,9 +335,14 @@ class KafkaLog(Log):
 
     # shared by this package's Kafka modules
 
+    @property
+    def admin(self) -> Any:
+        """The client of administration, which changes when a broker was away."""
+        return self.door.admin
+
     def renew_admin(self) -> None:
         """Begin with a new client: one that was waiting for a coordinator when its broker died waits for ever."""
-        self.admin = ck_admin.AdminClient(dict(self.client), logger=silent)
+        self.door = Door(self.client, self.url)
 
     def errors(self, topic: str = "") -> Errors:
         """Turn Kafka's errors into ours."""
