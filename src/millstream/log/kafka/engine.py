@@ -15,11 +15,7 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
-from millstream.errors import (
-    ConfigError,
-    GenerationFenced,
-    UnknownTopic,
-)
+from millstream.errors import ConfigError, GenerationFenced, UnknownTopic
 from millstream.event import Event, TopicPartition, to_millis
 from millstream.log.capabilities import KAFKA
 from millstream.log.checks import check_name, check_topic_name, start_offsets
@@ -85,6 +81,7 @@ class KafkaLog(Log):
             self.admin.create_topics([ck_admin.NewTopic(name, partitions, config=to_configs(topic.settings))]), name
         )
         self._await(lambda: len(self._metadata().get(name, ())) == partitions)
+        self._topics[name] = (time.monotonic(), topic)  # the next broker that is asked may not have heard of it yet
         return topic
 
     def alter_topic(self, name: str, *, partitions: int | None = None, settings: TopicSettings | None = None) -> Topic:
@@ -136,21 +133,29 @@ class KafkaLog(Log):
         """A topic, from a cache of five seconds unless it must be fresh."""
         seen, topic = self._topics.get(check_topic_name(name), (0.0, None))
         if topic is None or fresh or time.monotonic() - seen > 5.0:
-            if name not in self._metadata():
+            if not (found := self._described(name)):
                 self._topics.pop(name, None)
                 raise UnknownTopic(
                     f"no topic {name} at {self.url}",
                     hint=f"`millstream topics create {name}`, or `millstream topics list`",
                 )
-            (topic,) = self._describe([name])
-            self._topics[name] = (time.monotonic(), topic)
+            self._topics[name] = (time.monotonic(), topic := found[0])
         return topic
 
+    def _described(self, name: str) -> list[Topic]:
+        """One, if it is there; of brokers that were asked one may not have heard of it yet."""
+        deadline = time.monotonic() + TIMEOUT
+        while name in self._metadata():
+            if (found := self._describe([name])) or time.monotonic() > deadline:
+                return found
+        return []
+
     def _describe(self, names: Sequence[str]) -> list[Topic]:
-        if not names:
+        partitions = self._metadata() if names else {}  # of any broker: one may not have heard of a topic yet
+        known = [name for name in names if name in partitions]
+        resources = {name: ck_admin.ConfigResource(ck_admin.ResourceType.TOPIC, name) for name in known}
+        if not known:
             return []
-        partitions = self._metadata()
-        resources = {name: ck_admin.ConfigResource(ck_admin.ResourceType.TOPIC, name) for name in names}
         futures = self.admin.describe_configs(list(resources.values()), request_timeout=TIMEOUT)
         found = []
         for resource, future in futures.items():

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from millstream.errors import LogUnavailable
@@ -20,20 +21,36 @@ T = TypeVar("T")
 
 
 def of_partitions(log: KafkaLog, places: Sequence[TopicPartition], spec: Any) -> dict[TopicPartition, Any]:
-    """One kind of offset of partitions of several topics, as readers of committed records see it, with its time where that was asked for."""
+    """One kind of offset of partitions of several topics, as readers of committed records see it, with its time where that was asked for.
+
+    The client goes on asking the leaders that it knows, and gives no offset at all for one that is away (librdkafka 2.16): it is told
+    to look who leads now, and asked again, with more time from try to try.
+    """
     wanted = {ck.TopicPartition(place.topic, place.partition): spec for place in places}
-
-    def ask() -> dict[TopicPartition, Any]:
-        futures = log.admin.list_offsets(
-            wanted, isolation_level=ck.IsolationLevel.READ_COMMITTED, request_timeout=TIMEOUT
-        )
-        return {TopicPartition(place.topic, place.partition): future.result() for place, future in futures.items()}
-
     topics = ", ".join(sorted({place.topic for place in places}))
-    found = _patiently(log, ask, topics)
-    if any(answer.offset == ck.OFFSET_INVALID for answer in found.values()):
-        raise LogUnavailable(f"{log.url}: topic {topics}: the broker does not know its offsets yet, as it is just back")
-    return found
+    deadline, patience = time.monotonic() + TIMEOUT, 1.0
+    with log.errors(topics):
+        while True:
+            isolation = ck.IsolationLevel.READ_COMMITTED
+            futures = log.admin.list_offsets(wanted, isolation_level=isolation, request_timeout=min(patience, TIMEOUT))
+            try:
+                found = {TopicPartition(at.topic, at.partition): future.result() for at, future in futures.items()}
+            except ck.KafkaException as error:
+                if error.args[0].name() not in MOVING | {"_TIMED_OUT"} or time.monotonic() > deadline:
+                    raise
+            else:
+                if all(answer.offset != ck.OFFSET_INVALID for answer in found.values()):
+                    return found
+                if time.monotonic() > deadline:
+                    break
+            with suppress(ck.KafkaException):
+                log.admin.list_topics(timeout=patience)
+            patience *= 2
+            time.sleep(0.02)
+    raise LogUnavailable(
+        f"{log.url}: topic {topics}: no broker knows its offsets: one that leads is away or just back",
+        hint="try again; `millstream doctor` looks whether all brokers are up",
+    )
 
 
 def first_since(log: KafkaLog, topic: str, partition: int, offset: int, end: int, millis: int) -> int:
@@ -72,10 +89,10 @@ def of_group(
     return {TopicPartition(p.topic, p.partition): p.offset for p in found if p.offset >= 0}
 
 
-def _patiently(log: KafkaLog, ask: Callable[[], T], topic: str = "") -> T:
+def _patiently(log: KafkaLog, ask: Callable[[], T]) -> T:
     """Ask again while the brokers are still finding out who is to answer."""
     deadline = time.monotonic() + TIMEOUT
-    with log.errors(topic):
+    with log.errors():
         while True:
             try:
                 return ask()
