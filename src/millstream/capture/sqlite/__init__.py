@@ -1,0 +1,1 @@
+"""Capture from SQLite, by triggers that write every change into a table beside the others."""
