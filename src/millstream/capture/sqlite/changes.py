@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from string import ascii_lowercase, ascii_uppercase
 from typing import Any
 
 import apsw
@@ -25,6 +26,12 @@ from millstream.capture.sqlite.values import Values
 from millstream.errors import CaptureError, CaptureGap
 
 PIECE = 2000
+_CASE = str.maketrans(ascii_uppercase, ascii_lowercase)
+_COLLATIONS: Mapping[str, Callable[[str], str]] = {
+    "BINARY": lambda text: text,
+    "NOCASE": lambda text: text.translate(_CASE),
+    "RTRIM": lambda text: text.rstrip(" "),
+}
 
 
 @dataclass(frozen=True)
@@ -35,6 +42,7 @@ class Layout:
     width: int
     places: tuple[int, ...]
     nullable: bool
+    uniques: tuple[tuple[tuple[int, str], ...], ...]
     row: Callable[[Sequence[Any]], Row]
 
     def key(self, row: Sequence[Any], image: int) -> Key:
@@ -42,16 +50,39 @@ class Layout:
         start = 4 + image * self.width
         return (self.table.name, *(row[start + place] for place in self.places))
 
+    def stored(self, row: Sequence[Any], image: int) -> Sequence[Any]:
+        """The values of an image, as they were stored."""
+        start = 4 + image * self.width
+        return row[start : start + self.width]
+
     def image(self, row: Sequence[Any], image: int) -> Row:
         """The values of an image, by column."""
-        start = 4 + image * self.width
-        return self.row(row[start : start + self.width])
+        return self.row(self.stored(row, image))
+
+    def taken(self, row: Sequence[Any]) -> Callable[[Sequence[Any]], bool]:
+        """Whether the row that came with a change has a unique key of another, so that the other must be gone."""
+        new = () if row[2] == DELETED else self.stored(row, 1 if row[2] == UPDATED else 0)
+        return lambda old: any(
+            all(folded(new[place], by) == folded(old[place], by) and old[place] is not None for place, by in unique)
+            for unique in self.uniques
+            if new
+        )
 
 
 def layout_of(shape: Shape) -> Layout:
     """How rows of a table are read."""
-    values = Values([name for name, _ in shape.columns], shape.kinds)
-    return Layout(shape.table, len(shape.columns), shape.places, shape.nullable, values.row)
+    names = [name for name, _ in shape.columns]
+    uniques = tuple(
+        tuple((names.index(name), by) for name, by in zip(each.columns, each.collations, strict=True))
+        for each in shape.uniques
+        if not each.where and set(each.columns) <= set(names) and set(each.collations) <= set(_COLLATIONS)
+    )
+    return Layout(shape.table, len(names), shape.places, shape.nullable, uniques, Values(names, shape.kinds).row)
+
+
+def folded(value: Any, collation: str) -> Any:
+    """What is equal for values that SQLite takes for the same."""
+    return _COLLATIONS[collation](value) if isinstance(value, str) else value
 
 
 class Drain:
@@ -89,10 +120,13 @@ class Drain:
         if layout.nullable:
             self._check_key(row, layout)
         if op == SUSPECT:
-            self._suspects.add(layout.key(row, 0), Change(table, "d", layout.image(row, 0), None))
+            self._suspects.add(
+                layout.key(row, 0), Change(table, "d", layout.image(row, 0), None), layout.stored(row, 0)
+            )
             return
         if self._suspects:
-            yield from self._suspects.met(*met(row, layout))
+            there, came = met(row, layout)
+            yield from self._suspects.met(there, came, table.name, layout.taken(row))
         if op == INSERTED:
             yield Change(table, "c", None, layout.image(row, 0))
         elif op == UPDATED:
@@ -120,7 +154,7 @@ class Drain:
                 rows = read_piece(db, self._registry, last, end)
                 for row in rows:
                     layout = layouts.get(row[1])
-                    if layout is None or row[2] == SUSPECT:
+                    if layout is None:
                         continue
                     there, came = met(row, layout)
                     waiting.discard(there)
@@ -133,10 +167,10 @@ class Drain:
 
 
 def met(row: Sequence[Any], layout: Layout) -> tuple[Key, Key]:
-    """The key of the row that was there before a change, and of the one that came; () for none."""
+    """The key of the row that was there before a change, and of the one that came; () for none. A suspect was there."""
     op = row[2]
     there = () if op == INSERTED else layout.key(row, 0)
-    came = () if op == DELETED else layout.key(row, 1 if op == UPDATED else 0)
+    came = () if op in (DELETED, SUSPECT) else layout.key(row, 1 if op == UPDATED else 0)
     return there, came if came != there else ()
 
 

@@ -138,7 +138,7 @@ def read_shape(db: Db, name: str, allow: Collection[str]) -> Shape:
             f"table {name} has no primary key, so nothing tells its rows apart: a rowid changes with VACUUM",
             hint="make it anew with an INTEGER PRIMARY KEY, and copy the rows",
         )
-    columns = tuple((row[0], row[1] or "") for row in rows if row[5] != _VIRTUAL)
+    columns = tuple((row[0], (row[1] or "").lower()) for row in rows if row[5] != _VIRTUAL)
     if len(columns) > MOST_COLUMNS:
         raise CaptureError(f"table {name} has {len(columns)} columns, expected at most {MOST_COLUMNS}", hint="capture other tables, or split this one")  # fmt: skip
     indexes = db.execute('SELECT name, origin, partial FROM pragma_index_list(?) WHERE "unique"', (name,)).fetchall()
