@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from millstream.capture.mysql import held
-from millstream.capture.mysql.held import Held
-from millstream.capture.mysql.table_map import Mapped
+from millstream.capture import held
+from millstream.capture.contract import Change, Table
+from millstream.capture.held import Held
 from millstream.errors import CaptureError, TableChanged
 from millstream.testing import MariaDbServer
 from tests.capture.mysql.world import World, fold, rows_of
@@ -225,7 +225,6 @@ def test_a_compressed_binary_log_reads_the_same(world: World, packed: None) -> N
 
 def test_a_transaction_larger_than_memory_is_held_in_a_file(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(held, "BOUND", 10_000)
-    monkeypatch.setattr(Held.__init__, "__defaults__", (10_000,))
     world.run("CREATE TABLE wide (id int PRIMARY KEY, t longtext)")
     connection = world.connect()
     with world.opened("wide") as (source, position), connection.cursor() as cursor:
@@ -240,19 +239,20 @@ def test_a_transaction_larger_than_memory_is_held_in_a_file(world: World, monkey
 
 
 def test_what_is_held_in_a_file_is_cut_at_a_savepoint() -> None:
-    from millstream.capture.contract import Table
+    def read(kind: int, body: bytes, table: Table) -> Iterator[Change]:
+        yield Change(table, "c", None, {"kind": kind, "body": body})
 
-    events = Held(bound=0)  # each event goes to the file
+    events = Held(read, bound=0)  # each event goes to the file
     tables = [Table("", name, (), ()) for name in "abcdef"]
-    for table in tables[:2]:
-        events.empty(table)
-    events.add(0, Mapped(tables[2], (), 0, 0), b"x" * 50)
+    for table in tables[:3]:
+        events.add(1, table, b"x" * 50)
     events.savepoint("s")
     for table in tables[3:5]:
-        events.add(0, Mapped(table, (), 0, 0), b"y" * 30)
+        events.add(2, table, b"y" * 30)
     events.back("s")
-    events.add(0, Mapped(tables[5], (), 0, 0), b"z")
-    assert [each.table.name for each in events.changes()] == ["a", "b", "c", "f"]
+    events.add(3, tables[5], b"z")
+    found = [(each.table.name, each.after) for each in events.changes()]
+    assert found == [*((name, {"kind": 1, "body": b"x" * 50}) for name in "abc"), ("f", {"kind": 3, "body": b"z"})]
     assert len(events) == 0
 
 

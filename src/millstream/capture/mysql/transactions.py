@@ -7,18 +7,18 @@ position remains.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from uuid import UUID
 
 from millstream.capture.contract import Change, Transaction
+from millstream.capture.held import Held
 from millstream.capture.mysql.captured import Captured
 from millstream.capture.mysql.charsets import Charsets
-from millstream.capture.mysql.held import Held
 from millstream.capture.mysql.position import At, Place
 from millstream.capture.mysql.query_event import COMPRESSED, LOAD, QUERY, read_query
-from millstream.capture.mysql.rows import PARTIAL, ROWS
+from millstream.capture.mysql.rows import PARTIAL, ROWS, read_rows
 from millstream.capture.mysql.statements import Statement
 from millstream.capture.mysql.stream import FORMAT, ROTATE, Event
 from millstream.capture.mysql.table_map import Mapped, name_of, read_table_map
@@ -27,6 +27,8 @@ from millstream.errors import CaptureError
 
 _XID, _TABLE_MAP, _XA_PREPARE, _GTID_MARIADB, _GTID_MYSQL, _ANONYMOUS = 16, 19, 38, 162, 33, 34
 _STANDALONE = 1
+_EMPTIED = 0
+"""What is held of a table that was emptied."""
 _UNREADABLE = {
     PARTIAL: ("parts of JSON values", "SET GLOBAL binlog_row_value_options = ''; and a new snapshot"),
     40: ("compressed transactions", "SET GLOBAL binlog_transaction_compression = OFF; and a new snapshot"),
@@ -41,7 +43,7 @@ class _Prepared:
     """What an XA transaction has prepared, and where it began."""
 
     begin: Place
-    held: Held
+    held: Held[Mapped]
 
 
 class Transactions:
@@ -92,7 +94,7 @@ class Transactions:
 
     def _restarted(self, place: Place) -> None:
         """Between two transactions, of which the next begins here."""
-        self._begin, self._held, self._gtid = place, Held(), ""
+        self._begin, self._held, self._gtid = place, Held(_read), ""
         self._inside = self._open = False
         self._by_number: dict[bytes, Mapped | None] = {}
 
@@ -137,7 +139,7 @@ class Transactions:
                 return self._xa(statement, event)
             case "empty":
                 for table in self._captured.named(statement):
-                    self._held.empty(table)
+                    self._held.add(_EMPTIED, Mapped(table, (), 0, 0), b"")
             case _:
                 self._captured.check(statement, text, event.end)
         return None if self._open else self._committed(event)
@@ -145,7 +147,7 @@ class Transactions:
     def _committed(self, event: Event) -> Transaction | None:
         return self._ended(event, self._held if len(self._held) else None)
 
-    def _ended(self, event: Event, held: Held | None) -> Transaction | None:
+    def _ended(self, event: Event, held: Held[Mapped] | None) -> Transaction | None:
         """A transaction has ended here. What ended before the position has been told already."""
         gtid, new = self._gtid, event.end.order > self.at.place.order
         self._restarted(event.end)
@@ -190,3 +192,10 @@ class Transactions:
             )
         held = prepared.held if prepared is not None and statement.word == "COMMIT" and len(prepared.held) else None
         return self._ended(event, held)
+
+
+def _read(kind: int, body: bytes, mapped: Mapped) -> Iterator[Change]:
+    """What is held, as changes."""
+    if kind == _EMPTIED:
+        return iter((Change(mapped.table, "t", None, None),))
+    return read_rows(kind, body, mapped)

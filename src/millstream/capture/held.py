@@ -1,56 +1,55 @@
 """The rows of one transaction while its end is not known: as they came, in memory up to a bound and beyond it in a file.
 
-What is held is read once, when the transaction has committed; a rollback, of all or to a savepoint, forgets.
+What is held is read once, when the transaction has committed; a rollback, of all or to a savepoint, forgets. What an event is, the source
+knows: here it is a number of 32 bits, what its bytes are read by, and the bytes.
 """
 
 from __future__ import annotations
 
 import struct
 import tempfile
-from collections.abc import Iterator
-from typing import IO
+from array import array
+from collections.abc import Callable, Iterator
+from typing import IO, Generic, TypeVar
 
-from millstream.capture.contract import Change, Table
-from millstream.capture.mysql.rows import read_rows
-from millstream.capture.mysql.table_map import Mapped
+from millstream.capture.contract import Change
+
+M = TypeVar("M")
 
 BOUND = 32 << 20
-"""Bytes of rows above which a transaction is held in a file."""
-EMPTIED = 0
-_HEAD = struct.Struct("<BII")
+"""Bytes in memory above which a transaction is held in a file."""
+_EVENT = 150
+"""Bytes that an event takes beside its own."""
+_HEAD = struct.Struct("<III")
 
 
-class Held:
-    """Events with rows of captured tables, in their order."""
+class Held(Generic[M]):
+    """Events with rows of captured tables, in their order; ``read`` makes changes of one."""
 
-    def __init__(self, bound: int = BOUND) -> None:
-        self._bound = bound
+    def __init__(self, read: Callable[[int, bytes, M], Iterator[Change]], bound: int | None = None) -> None:
+        self._read, self._bound = read, BOUND if bound is None else bound
         self._events: list[tuple[int, int, bytes]] = []
-        self._mapped: list[Mapped] = []
+        self._mapped: list[M] = []
         self._places: dict[int, int] = {}
         self._bytes = 0
         self._file: IO[bytes] | None = None
         self._in_file = 0
-        self._ends = [0]
+        self._ends = array("q", [0])
         self._savepoints: dict[str, int] = {}
 
     def __len__(self) -> int:
         return self._in_file + len(self._events)
 
-    def add(self, kind: int, mapped: Mapped, body: bytes) -> None:
+    def add(self, kind: int, mapped: M, body: bytes) -> None:
         """Hold an event."""
         place = self._places.get(id(mapped))
         if place is None:
             place = self._places[id(mapped)] = len(self._mapped)
             self._mapped.append(mapped)
         self._events.append((kind, place, body))
-        self._bytes += len(body)
+        self._bytes += len(body) + _EVENT
         if self._bytes > self._bound:
             self._spill()
-
-    def empty(self, table: Table) -> None:
-        """Hold that a table was emptied."""
-        self.add(EMPTIED, Mapped(table, (), 0, 0), b"")
 
     def savepoint(self, name: str) -> None:
         """Remember this place."""
@@ -82,11 +81,6 @@ class Held:
                 yield from self._read(kind, body, self._mapped[place])
         finally:
             self.close()
-
-    def _read(self, kind: int, body: bytes, mapped: Mapped) -> Iterator[Change]:
-        if kind == EMPTIED:
-            return iter((Change(mapped.table, "t", None, None),))
-        return read_rows(kind, body, mapped)
 
     def close(self) -> None:
         """Forget everything."""
