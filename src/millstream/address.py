@@ -54,10 +54,23 @@ def parse_address(address: str) -> Path | PostgresAddress:
     if scheme == "sqlite" and rest.strip("/"):
         return Path(rest.removeprefix("//") if rest.startswith("///") else rest)
     if scheme == "postgresql" and rest.startswith("//"):
-        return _postgres(rest[2:])
+        return _postgres(rest[2:], "views", _EXPECTED)
     raise ConfigError(
         f"views: found {redacted(address)!r}, expected {_EXPECTED}", hint="for example to='sqlite:shop.views.db'"
     )
+
+
+def parse_postgres(address: str) -> PostgresAddress:
+    """Read the address of a database to capture; its schema is that of tables named without one.
+
+    >>> str(parse_postgres("postgresql://me:${env:SECRET}@db.example/shop"))
+    'postgresql://me@db.example/shop?schema=public'
+    """
+    expected = "postgresql://USER@HOST/DATABASE"
+    scheme, mark, rest = address.partition("://")
+    if scheme != "postgresql" or not mark:
+        raise ConfigError(f"capture: found {redacted(address)!r}, expected {expected}")
+    return _postgres(rest, "capture", expected)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +157,7 @@ def parse_log(address: str, what: str = "log") -> LogAddress:
     )
 
 
-def _postgres(rest: str) -> PostgresAddress:
+def _postgres(rest: str, what: str, expected: str) -> PostgresAddress:
     place, _, query = quoted(rest).partition("?")
     machine, _, database = place.partition("/")
     who, _, hosts = machine.rpartition("@")
@@ -153,7 +166,7 @@ def _postgres(rest: str) -> PostgresAddress:
     ends = [_host(each) for each in hosts.split(",")]
     if "@" in database or any(port and not port.isdigit() for _, port in ends):
         raise ConfigError(  # whatever stands there may be part of a password
-            f"views: found an address of PostgreSQL that cannot be read, expected {_EXPECTED}",
+            f"{what}: found an address of PostgreSQL that cannot be read, expected {expected}",
             hint="write %2F for a slash in a name, %40 for an @; and a password as ${env:NAME}",
         )
     options["host"] = ",".join(host for host, _ in ends)
@@ -164,13 +177,13 @@ def _postgres(rest: str) -> PostgresAddress:
     for name, value in options.items():
         if is_secret(name) and not is_reference(value):
             raise ConfigError(
-                f"views in postgresql://…/{options.get('dbname', '')}: found a secret in the address ({name})",
+                f"{what} in postgresql://…/{options.get('dbname', '')}: found a secret in the address ({name})",
                 hint=f"write {name}=${{env:NAME}} or {name}=${{file:PATH}} behind the '?'; PGPASSWORD and ~/.pgpass work as well",
             )
     schema = options.pop("schema", "public")
     if not schema or "\0" in schema or len(schema.encode()) > 63 or schema.lower().startswith("pg_"):
         raise ConfigError(
-            f"views: found the schema {schema!r}, expected a name of at most 63 bytes, not beginning with pg_"
+            f"{what}: found the schema {schema!r}, expected a name of at most 63 bytes, not beginning with pg_"
         )
     return PostgresAddress(options, schema)
 

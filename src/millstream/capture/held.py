@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 import tempfile
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import IO, Generic, TypeVar
 
 from millstream.capture.contract import Change
@@ -26,7 +26,7 @@ _HEAD = struct.Struct("<III")
 class Held(Generic[M]):
     """Events with rows of captured tables, in their order; ``read`` makes changes of one."""
 
-    def __init__(self, read: Callable[[int, bytes, M], Iterator[Change]], bound: int | None = None) -> None:
+    def __init__(self, read: Callable[[int, bytes, M], Iterable[Change]], bound: int | None = None) -> None:
         self._read, self._bound = read, BOUND if bound is None else bound
         self._events: list[tuple[int, int, bytes]] = []
         self._mapped: list[M] = []

@@ -1,0 +1,1 @@
+"""Capture from PostgreSQL, by logical replication."""
