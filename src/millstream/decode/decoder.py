@@ -10,19 +10,19 @@ and Spark decides. No record can shift another's columns: many are decoded in on
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache
-from typing import Annotated, Any, NamedTuple, TypeAlias
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from millstream.decode.decimals import json_type, read_decimals
+from millstream.decode.decimals import read_decimals
 from millstream.decode.jackson import SURE, may_refuse
 from millstream.decode.json_lines import Joined
 from millstream.decode.repeated_fields import repeated
+from millstream.decode.row_types import Kind, field_at, kind_of, record_type
 from millstream.decode.timestamps import STAMP, read_dates, read_stamps
 from millstream.kernel.admission.entrances import Admission, Gate
 from millstream.kernel.admission.record import COLUMNS, is_used, placed_by
@@ -32,11 +32,9 @@ from millstream.log.heartbeat import PREFIX, read_heartbeat
 from millstream.plan.build import Feed
 from millstream.plan.prune_columns import narrowed
 from millstream.relation.functions import Function
-from millstream.relation.nodes import Column
 from millstream.relation.schema import fields_of
 from millstream.scalar.compile import Scalar, compile_scalar, guarded, select_once
 from millstream.scalar.function import with_calls
-from millstream.scalar.types import declared_decimal
 
 Booleans = npt.NDArray[np.bool_]
 
@@ -47,32 +45,6 @@ META: dict[str, pl.DataType] = {
 _DOUBT = "_unsure"
 _READ = (pl.Datetime, pl.Date, pl.Decimal)
 """What is text or a number in JSON, and of which not every form is read here."""
-
-
-def _whole(bits: int) -> Any:
-    limit = 1 << (bits - 1)
-    return Annotated[int, msgspec.Meta(ge=-limit, le=limit - 1)]
-
-
-_KINDS: dict[str, tuple[Any, pl.DataType]] = {
-    "bigint": (_whole(64), pl.Int64()),
-    "int": (_whole(32), pl.Int32()),
-    "smallint": (_whole(16), pl.Int16()),
-    "tinyint": (_whole(8), pl.Int8()),
-    "double": (float, pl.Float64()),
-    "string": (str, pl.String()),
-    "boolean": (bool, pl.Boolean()),
-    "timestamp": (str, STAMP),
-    "date": (str, pl.Date()),
-}
-_Kind: TypeAlias = tuple[Any, pl.DataType]
-_SAME = {
-    "long": "bigint",
-    "integer": "int",
-    "short": "smallint",
-    "byte": "tinyint",
-    "timestamp_ltz": "timestamp",
-}
 
 
 class Records(NamedTuple):
@@ -171,11 +143,11 @@ def _decoder(feed: Feed, utc: bool, functions: Iterable[Function]) -> FeedDecode
         return f"codec {source.codec}"
     if source.time is not None and source.time.sent is not None:
         return f"column {source.time.column} by a device's clock"
-    columns: dict[str, _Kind | dict[str, _Kind]] = {}
+    columns: dict[str, Kind | dict[str, Kind]] = {}
     dtypes = dict(META)
     for column in narrowed(feed).columns:
         fields = fields_of(column.type)
-        kinds = {field.name: _kind(field) for field in fields or (column,)}
+        kinds = {field.name: kind_of(field) for field in fields or (column,)}
         if unknown := [name for name, kind in kinds.items() if kind is None]:
             return f"column {column.name} {column.type}" + (f", for its field {unknown[0]}" if fields else "")
         known = {name: kind for name, kind in kinds.items() if kind is not None}
@@ -204,29 +176,22 @@ def _decoder(feed: Feed, utc: bool, functions: Iterable[Function]) -> FeedDecode
     return FeedDecoder(feed, columns, compiled, utc)
 
 
-def _kind(column: Column) -> _Kind | None:
-    if (decimal := declared_decimal(column.type)) is not None:
-        python = json_type(decimal)
-        return None if python is None else (python, decimal)
-    return _KINDS.get(_SAME.get(column.type.lower(), column.type.lower()))
-
-
 class FeedDecoder:
     """Decodes the records of one topic; a field of a struct is a column like any other."""
 
     def __init__(
-        self, feed: Feed, columns: Mapping[str, _Kind | dict[str, _Kind]], compiled: Mapping[str, Scalar], utc: bool
+        self, feed: Feed, columns: Mapping[str, Kind | dict[str, Kind]], compiled: Mapping[str, Scalar], utc: bool
     ) -> None:
         self.feed, self.columns, self.compiled = feed, columns, compiled
         self._inner = {
-            name: _record(name, {field: python for field, (python, _) in kind.items()})
+            name: record_type(name, {field: python for field, (python, _) in kind.items()})
             for name, kind in columns.items()
             if isinstance(kind, dict)
         }
         types = {
             name: self._inner.get(name, kind[0] if isinstance(kind, tuple) else None) for name, kind in columns.items()
         }
-        decoder = msgspec.json.Decoder(_record("record", types))
+        decoder = msgspec.json.Decoder(record_type("record", types))
         self._decode, self._decode_lines, self._utc = decoder.decode, decoder.decode_lines, utc
         source = feed.source
         self.calls = [each for made in compiled.values() for each in made.calls]
@@ -300,17 +265,17 @@ class FeedDecoder:
                 return found
         return list(map(self._decode, values))  # type: ignore[arg-type]
 
-    def _columns(self, found: list[Any]) -> Iterator[tuple[str, _Kind, list[Any]]]:
+    def _columns(self, found: list[Any]) -> Iterator[tuple[str, Kind, list[Any]]]:
         """The values of each column, those of a struct's fields under both names."""
         for index, (name, kind) in enumerate(self.columns.items()):
-            values = _field(index)(found)
+            values = field_at(index)(found)
             if isinstance(kind, tuple):
                 yield name, kind, values
                 continue
             nothing = self._inner[name]()  # where there is no struct, its fields are null
             values = [value or nothing for value in values]
             for place, (field, inner) in enumerate(kind.items()):
-                yield f"{name}.{field}", inner, _field(place)(values)
+                yield f"{name}.{field}", inner, field_at(place)(values)
 
     def _series(self, values: list[Any], dtype: pl.DataType) -> pl.Series:
         """The values of a column; null also where only Spark can tell what is written there."""
@@ -348,18 +313,6 @@ class FeedDecoder:
             made["_key"] = pl.Series([key for key, _ in keys], dtype=pl.String)
             unsure |= np.array([not valid for _, valid in keys], bool)
         return pl.DataFrame({**made, _DOUBT: unsure})
-
-
-def _record(name: str, types: Mapping[str, Any]) -> type[msgspec.Struct]:
-    """A struct whose fields have these types, or are null or left out."""
-    fields = [(f"f{index}", python | None, None) for index, python in enumerate(types.values())]
-    return msgspec.defstruct(name, fields, rename={f"f{index}": each for index, each in enumerate(types)}, gc=False)
-
-
-@cache
-def _field(index: int) -> Callable[[list[Any]], list[Any]]:
-    """What gives a field of all structs: written out, as it then takes little more than half the time of an ``attrgetter``."""
-    return eval(f"lambda found: [each.f{index} for each in found]")  # type: ignore[no-any-return]  # noqa: S307
 
 
 _REFUSED = (ValueError, TypeError, RecursionError)  # msgspec's own errors are of the first
