@@ -1,6 +1,7 @@
 """What the decoder leaves to Spark, judged without it: heartbeats, tombstones, and records that are certainly malformed.
 
-The verdict is Spark's or none. A record that Spark might read otherwise raises NeedsSpark; there is no guess. What Spark says is in ``spark/lowering.py``; a test compares the two.
+The verdict is Spark's or none. A record that Spark might read otherwise raises NeedsSpark; there is no guess. What Spark says is in
+``spark/decoding.py``; a test compares the two.
 """
 
 from __future__ import annotations

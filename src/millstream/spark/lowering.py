@@ -17,13 +17,10 @@ import polars as pl
 from millstream.kernel.admission.record import (
     FAILED,
     IGNORED,
-    NO_VALUE,
-    SHOWN,
     column_of,
     is_used,
     lacks,
     placed_by,
-    undecoded,
 )
 from millstream.kernel.host import Host
 from millstream.kernel.state.store import FOREVER
@@ -33,6 +30,7 @@ from millstream.plan.prune_columns import narrowed
 from millstream.relation import expression
 from millstream.relation.nodes import META_COLUMNS, EventTime, Source
 from millstream.spark import stages, udf
+from millstream.spark.decoding import column, decoded, literal, unusable
 from millstream.spark.fast_path import CHUNK
 from millstream.spark.internals.arrow_schema import arrow_schema
 from millstream.spark.internals.python_functions import check_calls, finder
@@ -52,8 +50,6 @@ _JUDGED = {
     "_nth": "bigint",
     "_deleted": "boolean",
 }
-_CORRUPT = "_corrupt"
-_OUTER = "millstream_outer"
 
 
 def decode(records: DataFrame, chain: Chain, pipeline: str) -> DataFrame:
@@ -72,7 +68,7 @@ def decode(records: DataFrame, chain: Chain, pipeline: str) -> DataFrame:
         "offset AS _offset",
         "append_time AS _append_time",
         "timestamp AS _timestamp",
-        f"CASE {' '.join(f'WHEN topic = {_text(feed.source.topic)} THEN {feed.number}' for feed in chain.feeds)} END AS _feed",
+        f"CASE {' '.join(f'WHEN topic = {literal(feed.source.topic)} THEN {feed.number}' for feed in chain.feeds)} END AS _feed",
         "cast(null AS string) AS _bad",
         f"{heartbeat_sql(pipeline, ended=FOREVER, ignored=IGNORED)} AS _beat",
         *(f"cast(null AS {kind}) AS {name}" for name, kind in list(_JUDGED.items())[3:]),
@@ -124,10 +120,10 @@ def _decode_feed(frame: DataFrame, feed: Feed, made: list[str], chain: Chain, gu
     source, spark = narrowed(feed), frame.sparkSession
     kept = [*_RAW, *_JUDGED, *made]
     mine = f"_feed = {feed.number} AND _beat IS NULL"
-    frame = frame.selectExpr(*kept, f"CASE WHEN {mine} THEN {_decoded(source)} END AS _d")
+    frame = frame.selectExpr(*kept, f"CASE WHEN {mine} THEN {decoded(source)} END AS _d")
     # Flat columns under their own names; the next step needs them by name.
-    flat = [f"{_column(source, name.name)} AS `{name.name}`" for name in source.columns]
-    frame = frame.selectExpr(*kept, f"CASE WHEN {mine} THEN {_unusable(source)} END AS _why", *flat)
+    flat = [f"{column(source, name.name)} AS `{name.name}`" for name in source.columns]
+    frame = frame.selectExpr(*kept, f"CASE WHEN {mine} THEN {unusable(source)} END AS _why", *flat)
     usable = f"{mine} AND _why IS NULL"
     names = [*kept, "_why", *(f"`{name.name}`" for name in source.columns)]
     if (
@@ -185,67 +181,13 @@ def _texts(feed: Feed, chain: Chain) -> dict[str, str]:
 
 def _failed(fails: Mapping[str, str]) -> str:
     """What failed on a record, or nothing; fields of a tombstone are null and mean nothing, so that nothing fails there."""
-    cases = " ".join(f"WHEN {attempt} IS NULL THEN {_text(FAILED + text)}" for attempt, text in fails.items())
+    cases = " ".join(f"WHEN {attempt} IS NULL THEN {literal(FAILED + text)}" for attempt, text in fails.items())
     return f"CASE WHEN _value IS NULL THEN null {cases} END" if cases else ""
 
 
 def _first(*texts: str) -> str:
     """The first that is not null."""
     return f"coalesce({', '.join(text for text in texts if text)})"
-
-
-def _decoded(source: Source) -> str:
-    """The expression that turns ``_value`` into a struct of the source's columns."""
-    if source.codec == "text":
-        made = f"named_struct({_text(source.columns[0].name)}, cast(_value AS string))"
-        return f"CASE WHEN is_valid_utf8(cast(_value AS string)) THEN {made} END"
-    if source.codec == "avro":
-        # What cannot be read comes as a record of nulls, so the record is read as the one field of another: in bytes both
-        # are the same, and a field that is null tells a failure from a record that has only nulls to say.
-        outer = f'{{"type": "record", "name": "{_OUTER}", "fields": [{{"name": "it", "type": {source.avro_schema}}}]}}'
-        return f"from_avro(_value, {_text(outer)}, map('mode', 'PERMISSIVE')).it"
-    ddl = ", ".join(f"`{column.name}` {column.type}" for column in source.columns)
-    options = f"map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', '{_CORRUPT}')"
-    return f"from_json(cast(_value AS string), {_text(f'{ddl}, {_CORRUPT} string')}, {options})"
-
-
-def _column(source: Source, name: str) -> str:
-    """A column of the source: as it was sent, but for a table's key (a tombstone has it in the record's key) and a device's time."""
-    plain = f"_d.`{name}`"
-    if name in source.key and source.kind == "table":
-        kind = next(column.type for column in source.columns if column.name == name)
-        return f"coalesce({plain}, {_from_key(name, kind, alone=len(source.key) == 1)})"
-    if source.time is not None and name == source.time.column and source.time.sent is not None:
-        received = f"_d.`{source.time.received}`" if source.time.received else "_append_time"
-        off = f"unix_micros({received}) - unix_micros(_d.`{source.time.sent}`)"
-        return f"timestamp_micros(unix_micros({plain}) + coalesce({off}, 0))"
-    return plain
-
-
-def _from_key(name: str, kind: str, *, alone: bool) -> str:
-    """A key column out of the record's key: a member of a JSON object; alone it may also be JSON's text, or the key's own text."""
-    named = f"from_json(_key, {_text(f'`{name}` {kind}')}).`{name}`"
-    if not alone:
-        return named
-    is_named = f"startswith(_key, '{{') AND map_contains_key(from_json(_key, 'map<string, string>'), {_text(name)})"
-    listed = "concat('[', _key, ']')"
-    quoted = f"get(from_json({listed}, {_text(f'array<{kind}>')}), 0)"
-    is_quoted = f"startswith(_key, '\"') AND json_array_length({listed}) = 1 AND {quoted} IS NOT NULL"
-    return f"CASE WHEN {is_named} THEN {named} WHEN {is_quoted} THEN {quoted} ELSE try_cast(_key AS {kind}) END"
-
-
-def _unusable(source: Source) -> str:
-    """Why a record cannot be decoded, or null."""
-    if source.kind == "table":
-        return f"CASE WHEN _value IS NOT NULL THEN {_undecoded(source)} END"
-    return f"CASE WHEN _value IS NULL THEN {_text(NO_VALUE)} ELSE {_undecoded(source)} END"
-
-
-def _undecoded(source: Source) -> str:
-    # Spark lets bytes that are no text pass as a string; Arrow and all that follows do not.
-    shown = f"left(make_valid_utf8(cast(_value AS string)), {SHOWN})"
-    failed = f"_d IS NULL OR _d.{_CORRUPT} IS NOT NULL" if source.codec == "json" else "_d IS NULL"
-    return f"CASE WHEN {failed} THEN concat({_text(undecoded(source))}, {shown}) END"
 
 
 def _time(time: EventTime) -> str:
@@ -267,10 +209,5 @@ def _told(time: EventTime) -> str:
 def _complete(source: Source) -> str:
     """Why a record cannot be used: it does not decode, or lacks what it is placed by."""
     needed = {name: f"`{name}`" if source.time is None else _time(source.time) for name in placed_by(source)}
-    lacking = " ".join(f"WHEN {value} IS NULL THEN {_text(lacks(name))}" for name, value in needed.items())
+    lacking = " ".join(f"WHEN {value} IS NULL THEN {literal(lacks(name))}" for name, value in needed.items())
     return _first("_why", f"CASE {lacking} END" if lacking else "")
-
-
-def _text(value: str) -> str:
-    """A Spark SQL string literal."""
-    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
