@@ -1,7 +1,8 @@
 """Appending to the embedded log: one transaction, in which each partition gets its offsets, and all topics one append time.
 
-One time, so that a batch of a pipeline, which is cut at an append time, has all of the transaction or nothing. Events are checked and cut by partition before the write lock is taken. A topic that was changed meanwhile is noticed inside
-the transaction by its version, and the batch is cut anew.
+One time, so that a batch of a pipeline, which is cut at an append time, has all of the transaction or nothing. Events are checked and
+cut by partition before the write lock is taken. A topic that was changed meanwhile is noticed inside the transaction by its version,
+and the batch is cut anew.
 """
 
 from __future__ import annotations
