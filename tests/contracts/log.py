@@ -195,6 +195,41 @@ class LogContract:
         got = read_all(log, wide)
         assert sorted(values(got)) == sorted(f"{n}.{i}.{j}" for n in range(3) for i in range(20) for j in range(10))
 
+    def test_many_threads_append_at_once_and_each_gets_its_own_acknowledgement(self, log: Log, wide: str) -> None:
+        acks: dict[bytes, tuple[int, int]] = {}
+        refused: list[BadEvent] = []
+
+        def write(thread: int) -> None:
+            for turn in range(4):
+                batch = [Event(b"%02d.%d.%02d" % (thread, turn, i), b"%d" % (i % 5)) for i in range(1 + thread % 9)]
+                if thread % 8 == 7 and turn == 1:
+                    with pytest.raises(BadEvent) as caught:
+                        log.append(wide, [*batch, Event(b"x" * 2_000_000)])
+                    refused.append(caught.value)
+                    continue
+                ack = log.append(wide, batch)
+                assert not ack.duplicate
+                places = zip(ack.partitions, ack.offsets, strict=True)
+                acks.update(zip([event.value or b"" for event in batch], places, strict=True))
+
+        threads = [threading.Thread(target=write, args=(number,)) for number in range(32)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(120)
+        got = read_all(log, wide)
+        assert len(refused) == 4
+        assert len(got) == len(acks) == sum((1 + n % 9) * (3 if n % 8 == 7 else 4) for n in range(32))
+        assert {record.value: (record.partition, record.offset) for record in got} == acks
+        for number in range(32):  # what a thread wrote one after the other stands so in each partition
+            for partition in range(4):
+                own = [
+                    value
+                    for value in values([r for r in got if r.partition == partition])
+                    if value[:2] == f"{number:02d}"
+                ]
+                assert own == sorted(own)
+
     def test_a_record_over_the_limit_is_refused_with_its_whole_batch(self, log: Log) -> None:
         topic = log.create_topic(name(), 1, TopicSettings(max_record_bytes=1000)).name
         with pytest.raises(BadEvent, match=r"event 1 of the batch.*up to 1000"):

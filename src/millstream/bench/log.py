@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from millstream.bench import Result, alternate
-from millstream.errors import MillstreamError
+from millstream.bench.log_kafka import append_kafka
 from millstream.event import Event
 from millstream.log.contract import Log
 from millstream.log.embedded.engine import SqliteLog
@@ -38,7 +38,7 @@ def measure(names: tuple[str, ...], scale: float, say: Callable[[str], None]) ->
             yield append(folder, batches)
         if "append_kafka" in names:
             say("append_kafka: a local broker")
-            yield from append_kafka(batches)
+            yield from append_kafka(batches, PARTITIONS)
         if "read" in names:
             say("read: in Python")
             yield read(folder, batches)
@@ -111,45 +111,6 @@ def append(folder: Path, batches: list[list[Event]], rounds: int = 7) -> Result:
     value, baseline = alternate(ours, theirs, rounds)
     log.close()
     return Result("append", value, "records/s", "bare apsw inserts, same pragmas", baseline)
-
-
-def append_kafka(batches: list[list[Event]]) -> Iterator[Result]:
-    """Our append on Kafka, a transaction each, against a plain producer that waits for each 1,000."""
-    try:
-        import confluent_kafka
-
-        from millstream.log import open_log
-        from millstream.testing import KafkaBroker
-
-        broker = KafkaBroker(ordinary=True)
-        broker.start()
-    except (ImportError, MillstreamError) as error:
-        yield Result("append_kafka", 0.0, "records/s", against=f"not measured: {error}")
-        return
-    with broker, open_log(broker.url) as log:
-        log.create_topic("t", PARTITIONS)
-        log.create_topic("bare", PARTITIONS)
-        producer: Any = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap, "acks": "all", "linger.ms": 5})
-
-        def ours() -> float:
-            begun = time.perf_counter()
-            for batch in batches:
-                log.append("t", batch)
-            return len(batches) * BATCH / (time.perf_counter() - begun)
-
-        def theirs() -> float:
-            begun = time.perf_counter()
-            for batch in batches:
-                for event in batch:
-                    producer.produce("bare", event.value, event.key)
-                producer.flush()
-            return len(batches) * BATCH / (time.perf_counter() - begun)
-
-        ours(), theirs()
-        value, baseline = alternate(ours, theirs, 3)
-        yield Result(
-            "append_kafka", value, "records/s", "plain Kafka producer, acks=all, flushed every 1,000", baseline
-        )
 
 
 def read(folder: Path, batches: list[list[Event]], rounds: int = 7) -> Result:

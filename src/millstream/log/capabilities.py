@@ -20,10 +20,12 @@ class Capabilities:
     """Retention and compaction happen when they are asked for; otherwise brokers do that in their own time."""
     sequences_expire: bool
     """The number of a producer that appends nothing for long is forgotten."""
+    batch: int
+    """So many events of one append, and the append itself costs little beside them."""
 
 
-EMBEDDED = Capabilities(local_file=True, maintains=True, sequences_expire=False)
-KAFKA = Capabilities(local_file=False, maintains=False, sequences_expire=True)
+EMBEDDED = Capabilities(local_file=True, maintains=True, sequences_expire=False, batch=1_000)
+KAFKA = Capabilities(local_file=False, maintains=False, sequences_expire=True, batch=10_000)
 
 
 def capabilities_of(address: str) -> Capabilities:

@@ -35,6 +35,7 @@ from millstream.log.embedded.batch import Batch
 Policy: TypeAlias = Literal["block", "drop", "buffer"]
 _SPILL = TopicSettings(max_record_bytes=1 << 30)  # how large is too large is for the topic itself to say
 _RETRY = (0.05, 2.0)  # seconds between two tries: the first, and the most
+_SPILLED = 1_000  # events in one batch of the file, at most: they wait in memory until then
 _LAST = 1.0  # seconds for what is left, when someone asks to end
 
 
@@ -47,7 +48,7 @@ class Buffer:
 
     :param policy: when it is full: ``"block"`` waits, ``"drop"`` loses events, ``"buffer"`` writes them to a file
     :param capacity: events in memory
-    :param batch: events in one append, at most
+    :param batch: events in one append, at most; unless given, as many as suit the log, 1,000 or on Kafka 10,000
     :param linger: how long a batch waits for more events
     :param dropping: which end loses, ``"newest"`` or ``"oldest"``
     :param spill: the file of ``"buffer"``
@@ -60,7 +61,7 @@ class Buffer:
 
     policy: Policy = "block"
     capacity: int = 10_000
-    batch: int = 1000
+    batch: int | None = None
     linger: timedelta = timedelta(milliseconds=5)
     dropping: Literal["newest", "oldest"] = "newest"
     spill: Path | None = None
@@ -71,7 +72,7 @@ class Buffer:
             raise ConfigError(f"policy: found {self.policy!r}, expected block, drop or buffer")
         if self.dropping not in ("newest", "oldest"):
             raise ConfigError(f"dropping: found {self.dropping!r}, expected newest or oldest")
-        if self.capacity < 1 or self.batch < 1:
+        if self.capacity < 1 or (self.batch is not None and self.batch < 1):
             raise ConfigError(f"capacity {self.capacity} and batch {self.batch} must be at least 1")
         if self.policy == "buffer" and self.spill is None:
             raise ConfigError("policy buffer needs a file to spill to", hint="Buffer('buffer', spill=Path('spill.db'))")
@@ -120,7 +121,10 @@ class Producer:
         self._head: deque[Event] = deque()  # the oldest events; then come those in the spill file, then `_tail`
         self._tail: list[Event] = []
         self._changed = threading.Condition()
+        self._batch = self.buffer.batch or log.capabilities.batch
+        self._wanted = 1  # events in memory at which the thread that appends is to be woken
         self._counters = Counters()
+        self._accepted = 0  # apart, because it is counted event by event
         self._error: MillstreamError | None = None
         self._closing = self._sending = False
         last = log.last_sequence(topic, self.name)
@@ -135,7 +139,7 @@ class Producer:
     @property
     def counters(self) -> Counters:
         """A snapshot."""
-        return self._counters
+        return replace(self._counters, accepted=self._accepted)
 
     def send(self, event: Event, *, timeout: float | None = None) -> bool:
         """Hand over an event; False says that it was dropped.
@@ -161,16 +165,18 @@ class Producer:
             if self._spill and (self._spill.waiting or self._tail or len(self._head) >= self.buffer.capacity):
                 self._spill.check(event)
                 self._tail.append(event)
-                if len(self._tail) >= self.buffer.batch:
+                if len(self._tail) >= min(self._batch, _SPILLED):
                     try:
                         self._spill_tail(self._spill)
                     except LogError:
                         self._tail.pop()  # not accepted: the caller keeps it
                         raise
+                self._changed.notify_all()
             else:
                 self._head.append(event)
-            self._count(accepted=1)
-            self._changed.notify_all()
+                if len(self._head) >= self._wanted:
+                    self._changed.notify_all()
+            self._accepted += 1
             return True
 
     def flush(self, timeout: float | None = None) -> None:
@@ -258,20 +264,20 @@ class Producer:
     def _send_all(self) -> None:
         while True:
             with self._changed:
+                self._wanted = 1
                 self._changed.wait_for(lambda: self._closing or self._pending())
                 if self._closing:
                     return
                 spill = self._spill if self._spill and self._spill.waiting and not self._head else None
                 if not self._head and not spill:
                     self._head, self._tail = deque(self._tail), []
-                if self._head and len(self._head) < self.buffer.batch:
+                self._wanted = min(self._batch, self.buffer.capacity)
+                if self._head and len(self._head) < self._wanted:
                     self._changed.wait_for(
-                        lambda: self._closing or len(self._head) >= self.buffer.batch,
+                        lambda: self._closing or len(self._head) >= self._wanted,
                         self.buffer.linger.total_seconds(),
                     )
-                events = (
-                    [self._head.popleft() for _ in range(min(self.buffer.batch, len(self._head)))] if not spill else []
-                )
+                events = [self._head.popleft() for _ in range(min(self._batch, len(self._head)))] if not spill else []
                 sequence = self._number(len(events))
                 self._sending = True
                 self._changed.notify_all()
@@ -315,8 +321,9 @@ class Producer:
                 pause = min(pause * 2, _RETRY[1])
                 continue
             except LogError as error:
-                if isinstance(error, BadEvent) and len(events) > 1:
-                    return all(self._send([event], sequence + 1 + i) for i, event in enumerate(events))
+                if isinstance(error, BadEvent) and len(events) > 1:  # nothing has that number yet: a half may have it
+                    half = len(events) // 2
+                    return self._send(events[:half], sequence) and self._send(events[half:], sequence + half)
                 with self._changed:
                     self._error = error
                     self._count(failed=len(events))

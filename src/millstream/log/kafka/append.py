@@ -1,7 +1,7 @@
 """Appending to Kafka: which transactional client appends what, and what a producer's number is.
 
 A producer has a client for each topic, and one more for appends over several topics, under names that no topic and no producer
-can make the same. Both keep the same numbers. Who asks for a number, or sets one, begins both anew: what a killed process left
+can make the same; those without a name share theirs, and their transactions. Both keep the same numbers. Who asks for a number, or sets one, begins both anew: what a killed process left
 open is settled, and one that lives is fenced.
 """
 
@@ -18,6 +18,7 @@ from millstream.event import Event
 from millstream.log.checks import check_name, check_numbered
 from millstream.log.contract import Ack, Topic
 from millstream.log.embedded.batch import Batch
+from millstream.log.kafka.grouped import GroupedAppends
 from millstream.log.kafka.write import Limits, TransactionalClient, limits_of
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class Appender:
     def __init__(self, log: KafkaLog) -> None:
         self._log = log
         self._clients: dict[tuple[str, str], TransactionalClient] = {}
+        self._groups: dict[str, GroupedAppends] = {}
         self._anonymous = secrets.token_hex(8)
         self._spread = itertools.count()
         self._lock = threading.Lock()
@@ -52,10 +54,10 @@ class Appender:
         if not any(batches.values()) and not (several and sequence is not None and batches):
             return {topic: Ack([], []) for topic in batches}
         parts = [(topic, self._cut(topic, batches[topic.name], sequence, own)) for topic in topics]
-        place = _SEVERAL if several else topics[0].name
-        limits = limits_of(topics, sum(map(len, batches.values())))
-        with self._sending(place, producer, limits) as client:
-            acks = client.append(parts, sequence)
+        if producer is None and not several:
+            ((one, batch),) = parts
+            return {one.name: self._group(one.name).append(one, batch)}
+        acks = self._send(_SEVERAL if several else topics[0].name, parts, producer, sequence)
         if producer is not None:
             for topic in batches:
                 self._forget((topic if several else _SEVERAL, producer), topic)
@@ -87,6 +89,23 @@ class Appender:
             clients, self._clients = list(self._clients.values()), {}
         for client in clients:
             client.close()
+
+    def _group(self, topic: str) -> GroupedAppends:
+        with self._lock:
+            if topic not in self._groups:
+                self._groups[topic] = GroupedAppends(lambda parts: self._send(topic, parts))
+            return self._groups[topic]
+
+    def _send(
+        self,
+        place: str,
+        parts: Sequence[tuple[Topic, Batch]],
+        producer: str | None = None,
+        sequence: int | None = None,
+    ) -> list[Ack]:
+        limits = limits_of([topic for topic, _ in parts], sum(len(batch.events) for _, batch in parts))
+        with self._sending(place, producer, limits) as client:
+            return client.append(parts, sequence)
 
     def _cut(self, topic: Topic, events: Sequence[Event], sequence: int | None, own: bool) -> Batch:
         spread = next(self._spread) * len(events) if sequence is None else sequence

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from millstream.errors import LogUnavailable
@@ -176,16 +177,16 @@ class TransactionalClient:
             else:
                 found[message.partition()].append(message.offset())
 
-        times = batch.millis or [None] * len(batch.events)
-        for partition, event, millis in zip(batch.places, batch.events, times, strict=True):
-            headers: list[tuple[str, bytes]] = list(event.headers)
-            if millis is not None:
-                headers.append((TIME_HEADER, b"%d" % millis))
+        times = batch.millis or repeat(None)
+        for partition, event, millis in zip(batch.places, batch.events, times, strict=False):
+            more: dict[str, Any] = {}  # headers cost something even where there are none
+            if event.headers or millis is not None:
+                more["headers"] = (
+                    [*event.headers, (TIME_HEADER, b"%d" % millis)] if millis is not None else [*event.headers]
+                )
             while True:
                 try:
-                    client.produce(
-                        name, event.value, event.key, partition=partition, headers=headers, on_delivery=delivered
-                    )
+                    client.produce(name, event.value, event.key, partition, delivered, **more)
                     break
                 except BufferError:
                     client.poll(0.1)

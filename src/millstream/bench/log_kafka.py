@@ -1,0 +1,103 @@
+"""Appends to Kafka as users make them, each beside a plain producer that does the same in the same run.
+
+The plain one is idempotent and waits for all replicas, as ours; it has no transactions, so a batch of its may be there in part.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from millstream.bench import Result, alternate
+from millstream.errors import MillstreamError
+from millstream.event import Event
+from millstream.log.contract import Log
+from millstream.log.producer import Producer
+
+THREADS, SMALL = 16, 100
+"""Threads that append, and how many events each append of theirs has."""
+_ROUNDS = 3
+
+
+def append_kafka(batches: list[list[Event]], partitions: int) -> Iterator[Result]:
+    """One thread, append by append; several threads; and the buffered producer, event by event."""
+    try:
+        import confluent_kafka
+
+        from millstream.log import open_log
+        from millstream.testing import KafkaBroker
+
+        broker = KafkaBroker(ordinary=True)
+        broker.start()
+    except (ImportError, MillstreamError) as error:
+        yield Result("append_kafka", 0.0, "records/s", against=f"not measured: {error}")
+        return
+    settings = {"bootstrap.servers": broker.bootstrap, "acks": "all", "enable.idempotence": True, "linger.ms": 5}
+    with broker, open_log(broker.url) as log:
+        for topic in ("t", "bare"):
+            log.create_topic(topic, partitions)
+        plain: Any = confluent_kafka.Producer(settings | {"queue.buffering.max.messages": 1_000_000})
+        for name, ours, each, against in (
+            ("append_kafka", _one_by_one, True, "plain Kafka producer, acks=all, idempotent, flushed every 1,000"),
+            (
+                "append_kafka_threads",
+                _by_threads,
+                False,
+                "plain Kafka producer, acks=all, idempotent, flushed at the end",
+            ),
+            (
+                "append_kafka_producer",
+                _by_producer,
+                False,
+                "plain Kafka producer, acks=all, idempotent, flushed at the end",
+            ),
+        ):
+            measured, beside = _rate(ours, log, batches), _rate(_plain(plain, each), log, batches)
+            measured(), beside()
+            value, baseline = alternate(measured, beside, _ROUNDS)
+            yield Result(name, value, "records/s", against, baseline)
+
+
+def _rate(
+    write: Callable[[Log, Sequence[list[Event]]], None], log: Log, batches: list[list[Event]]
+) -> Callable[[], float]:
+    def rate() -> float:
+        begun = time.perf_counter()
+        write(log, batches)
+        return sum(map(len, batches)) / (time.perf_counter() - begun)
+
+    return rate
+
+
+def _one_by_one(log: Log, batches: Sequence[list[Event]]) -> None:
+    for batch in batches:
+        log.append("t", batch)
+
+
+def _by_threads(log: Log, batches: Sequence[list[Event]]) -> None:
+    small = [batch[low : low + SMALL] for batch in batches for low in range(0, len(batch), SMALL)]
+    with ThreadPoolExecutor(THREADS) as pool:
+        list(pool.map(lambda events: log.append("t", events), small))
+
+
+def _by_producer(log: Log, batches: Sequence[list[Event]]) -> None:
+    with Producer(log, "t") as producer:
+        for batch in batches:
+            for event in batch:
+                producer.send(event)
+
+
+def _plain(producer: Any, each: bool) -> Callable[[Log, Sequence[list[Event]]], None]:
+    """The same by a producer without transactions, flushed after each batch or once."""
+
+    def write(_: Log, batches: Sequence[list[Event]]) -> None:
+        for batch in batches:
+            for event in batch:
+                producer.produce("bare", event.value, event.key)
+            if each:
+                producer.flush()
+        producer.flush()
+
+    return write
