@@ -1,6 +1,7 @@
 """Appends to Kafka as users make them, each beside a plain producer that does the same in the same run.
 
-The plain one is idempotent and waits for all replicas, as ours; it has no transactions, so a batch of its may be there in part.
+The plain one is idempotent, waits for all replicas and asks what became of each event, as ours; it has no transactions, so a
+batch of its may be there in part.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from millstream.bench import Result, alternate
 from millstream.errors import MillstreamError
 from millstream.event import Event
 from millstream.log.contract import Log
-from millstream.log.producer import Producer
+from millstream.log.producer import Buffer, Producer
 
 THREADS, SMALL = 16, 100
 """Threads that append, and how many events each append of theirs has."""
@@ -83,7 +84,7 @@ def _by_threads(log: Log, batches: Sequence[list[Event]]) -> None:
 
 
 def _by_producer(log: Log, batches: Sequence[list[Event]]) -> None:
-    with Producer(log, "t") as producer:
+    with Producer(log, "t", Buffer(capacity=50_000)) as producer:
         for batch in batches:
             for event in batch:
                 producer.send(event)
@@ -92,10 +93,16 @@ def _by_producer(log: Log, batches: Sequence[list[Event]]) -> None:
 def _plain(producer: Any, each: bool) -> Callable[[Log, Sequence[list[Event]]], None]:
     """The same by a producer without transactions, flushed after each batch or once."""
 
+    failed: list[Any] = []
+
+    def delivered(error: Any, _: Any) -> None:
+        if error is not None:
+            failed.append(error)
+
     def write(_: Log, batches: Sequence[list[Event]]) -> None:
         for batch in batches:
             for event in batch:
-                producer.produce("bare", event.value, event.key)
+                producer.produce("bare", event.value, event.key, on_delivery=delivered)
             if each:
                 producer.flush()
         producer.flush()

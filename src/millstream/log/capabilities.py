@@ -25,7 +25,7 @@ class Capabilities:
 
 
 EMBEDDED = Capabilities(local_file=True, maintains=True, sequences_expire=False, batch=1_000)
-KAFKA = Capabilities(local_file=False, maintains=False, sequences_expire=True, batch=10_000)
+KAFKA = Capabilities(local_file=False, maintains=False, sequences_expire=True, batch=50_000)
 
 
 def capabilities_of(address: str) -> Capabilities:

@@ -35,6 +35,7 @@ from millstream.log.embedded.batch import Batch
 Policy: TypeAlias = Literal["block", "drop", "buffer"]
 _SPILL = TopicSettings(max_record_bytes=1 << 30)  # how large is too large is for the topic itself to say
 _RETRY = (0.05, 2.0)  # seconds between two tries: the first, and the most
+_BYTES = 16 << 20  # of one append, about
 _SPILLED = 1_000  # events in one batch of the file, at most: they wait in memory until then
 _LAST = 1.0  # seconds for what is left, when someone asks to end
 
@@ -48,7 +49,7 @@ class Buffer:
 
     :param policy: when it is full: ``"block"`` waits, ``"drop"`` loses events, ``"buffer"`` writes them to a file
     :param capacity: events in memory
-    :param batch: events in one append, at most; unless given, as many as suit the log, 1,000 or on Kafka 10,000
+    :param batch: events in one append, at most; unless given, as suit the log: 1,000, or on Kafka what waits
     :param linger: how long a batch waits for more events
     :param dropping: which end loses, ``"newest"`` or ``"oldest"``
     :param spill: the file of ``"buffer"``
@@ -277,7 +278,7 @@ class Producer:
                         lambda: self._closing or len(self._head) >= self._wanted,
                         self.buffer.linger.total_seconds(),
                     )
-                events = [self._head.popleft() for _ in range(min(self._batch, len(self._head)))] if not spill else []
+                events = self._take() if not spill else []
                 sequence = self._number(len(events))
                 self._sending = True
                 self._changed.notify_all()
@@ -289,6 +290,14 @@ class Producer:
                     spill.done(len(events))
                 self._sending = False
                 self._changed.notify_all()
+
+    def _take(self) -> list[Event]:
+        """The oldest events, for one append."""
+        events, size = list[Event](), 0
+        while self._head and len(events) < self._batch and size < _BYTES:
+            events.append(event := self._head.popleft())
+            size += len(event[0] or b"")
+        return events
 
     def _number(self, events: int) -> int:
         """A number for a batch, with room for one more per event in case they must go singly."""
