@@ -140,8 +140,8 @@ class Registry:
         now = read_shape(db, known.shape.name, self._allow)
         if (now.columns, now.key) != (known.shape.columns, known.shape.key):
             return f"it was altered: found {_columns(now)}, expected {_columns(known.shape)}"
-        if not set(now.uniques) <= set(known.shape.uniques):
-            return "it has another unique key, and rows that a REPLACE deletes by that are not told"
+        if set(now.uniques) != set(known.shape.uniques):
+            return "its unique keys are others, and which rows a REPLACE deletes by them cannot be told"
         if now.careful and not known.shape.careful:
             return "it has triggers or foreign keys of the application that it did not have, and changes may be told out of order"
         found = db.execute(

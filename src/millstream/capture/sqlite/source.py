@@ -100,7 +100,7 @@ class SqliteSource(Source):
             for name, known in live.items():
                 if name in wanted and read_shape(db, name, self._allow) == known.shape:
                     kept.add(name)
-                else:  # no longer named; or a key was dropped, by which triggers would look for rows in vain
+                else:  # no longer named; or what made its triggers read each row again is gone
                     self._registry.unwatch(db, known)
             for name in self._names:
                 if name.lower() not in kept:
