@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -53,7 +54,8 @@ def _text(text: str) -> bytes:
 
 def encode(message: Message) -> bytes:
     """As the server writes it; a number of a subtransaction makes it one of a streamed block."""
-    sub = struct.pack(">I", message.xid) if getattr(message, "xid", 0) else b""
+    xid: int = getattr(message, "xid", 0)
+    sub = struct.pack(">I", xid) if xid else b""
     match message:
         case Begin():
             return b"B" + struct.pack(">QqI", message.commit, message.time - EPOCH, message.xid)
@@ -82,7 +84,9 @@ def encode(message: Message) -> bytes:
         case Truncate():
             flags = message.cascade | message.restart << 1
             return (
-                b"T" + sub + struct.pack(f">IB{len(message.relations)}I", len(message.relations), flags, *message.relations)
+                b"T"
+                + sub
+                + struct.pack(f">IB{len(message.relations)}I", len(message.relations), flags, *message.relations)
             )
         case Origin():
             return b"O" + struct.pack(">Q", message.commit) + _text(message.name)
@@ -133,10 +137,9 @@ def test_a_message_that_is_cut_or_longer_is_refused(message: Message, data: st.D
 
 @given(noise=st.binary(max_size=60), streamed=st.booleans())
 def test_noise_is_a_message_or_an_error_of_ours(noise: bytes, streamed: bool) -> None:
-    try:
-        decode(noise, streamed)
-    except CaptureError as error:
-        assert "pgoutput" in error.message
+    with suppress(CaptureError):  # and no other
+        message = decode(noise, streamed)
+        assert encode(message)[:1] == noise[:1]
 
 
 @given(row=st.builds(Row, st.just("I"), XID, st.just(""), st.just(()), VALUES, SUBS))

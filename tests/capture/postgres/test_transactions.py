@@ -115,7 +115,12 @@ def test_how_far_the_server_has_looked_counts_only_between_transactions() -> Non
 
 def test_a_truncation_empties_each_table_of_ours() -> None:
     read = reader()
-    messages = (relation("id"), relation("id", number=8, name="other"), Begin(150, 0, 1), Truncate((7, 8), False, False))
+    messages = (
+        relation("id"),
+        relation("id", number=8, name="other"),
+        Begin(150, 0, 1),
+        Truncate((7, 8), False, False),
+    )
     for each in messages:
         read.read(encode(each))
     transaction = read.read(encode(Commit(150, 160, 0)))

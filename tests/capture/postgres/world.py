@@ -54,7 +54,7 @@ class World:
             return list(cursor.fetchall()) if cursor.description else []
 
     def source(self, *tables: str, **options: Any) -> PostgresSource:
-        options = {"name": self.name, "address": self.address, **options}
+        options = {"name": self.name, "address": self.address, "streaming": True, **options}
         found = PostgresSource(tables=[*tables, "marker"], **options)
         self._sources.append(found)
         return found

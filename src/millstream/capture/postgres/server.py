@@ -51,6 +51,14 @@ _FORGOTTEN = (
 )
 
 
+class Undecodable(CaptureError):
+    """The server could not make changes of its log; one that streams open transactions may be able to when it does not.
+
+    PostgreSQL 15 was seen to fail so ("could not map filenode … to relation OID") where a part of an open transaction that had altered a
+    table was rolled back.
+    """
+
+
 class Server:
     """A server and one database of it: connections that the caller closes."""
 
@@ -107,6 +115,10 @@ class Server:
                 if found := re.search(f"(FATAL|fe_sendauth): +(.*({words}).*)", str(error)):
                     return CaptureError(f"{where}: {found[2]}", hint=hint.format(user))
         match error:
+            case pg.InternalError_():
+                return Undecodable(
+                    f"{where}: {why}", hint="the message is the server's; take a new snapshot if it stays"
+                )
             case pg.InsufficientPrivilege():
                 return CaptureError(f"{where}: {why}", hint=_right(why, user))
             case pg.ObjectInUse():

@@ -25,7 +25,7 @@ from millstream.capture.postgres.publication import (
     slot_is_free,
     slot_is_lost,
 )
-from millstream.capture.postgres.server import Ask, Server, quoted
+from millstream.capture.postgres.server import Ask, Server, Undecodable, quoted
 from millstream.capture.postgres.settings import beat_of, check_settings, check_system, end_of, identify
 from millstream.capture.postgres.snapshot import PostgresSnapshot
 from millstream.capture.postgres.stream import NOTHING, Stream
@@ -53,6 +53,7 @@ class PostgresSource(Source):
     :param tables: names, with a schema or in that of the address
     :param name: that of the capture; its slot and publication are called ``millstream_NAME``
     :param allow: ``rewrites``: go on where a table was changed so that its rows may be others than were told
+    :param streaming: let large transactions come while they are open, so that the server need not keep them in files of its own
     :param rows: how many rows of a snapshot come at once
     :param patience: how long a server that was there may be away
     """
@@ -66,6 +67,7 @@ class PostgresSource(Source):
         name: str,
         *,
         allow: Collection[str] = (),
+        streaming: bool = False,
         rows: int = 2000,
         patience: timedelta = PATIENCE,
     ) -> None:
@@ -75,7 +77,7 @@ class PostgresSource(Source):
         self._server = Server(parsed)
         self._names = names_of(tables, parsed.schema)
         self._allow, self._rows, self._patience = frozenset(allow), rows, patience.total_seconds()
-        self._slot = name_of(name)
+        self._slot, self._streaming = name_of(name), streaming
         self._types = Types()
         self._stream: Stream | None = None
         self._acknowledged = 0
@@ -139,6 +141,10 @@ class PostgresSource(Source):
                     for each in self._read(reader, captured, ask):
                         deadline = None
                         yield each
+            except Undecodable:
+                if not self._streaming:
+                    raise
+                self._streaming = False
             except CaptureUnavailable:
                 deadline = deadline or time.monotonic() + self._patience
                 if time.monotonic() > deadline:
@@ -192,7 +198,7 @@ class PostgresSource(Source):
             check_system(replication, reader.at)
         check_slot(ask, self._slot, reader.position)
         self._checked(ask, reader, captured)
-        stream = Stream(self._server, self._slot, self._slot, reader.lsn, beat_of(ask))
+        stream = Stream(self._server, self._slot, reader.lsn, beat_of(ask), streaming=self._streaming)
         stream.acknowledge(self._acknowledged)
         self._stream = stream
         try:

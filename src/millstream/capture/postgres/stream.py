@@ -43,9 +43,14 @@ NOTHING: Final = Heard((), 0, False)
 
 
 class Stream:
-    """Messages from a slot, from an LSN on; ``beat`` says how often the server hears of us, in seconds."""
+    """Messages from a slot, from an LSN on; ``beat`` says how often the server hears of us, in seconds.
 
-    def __init__(self, server: Server, slot: str, publication: str, start: int, beat: float) -> None:
+    With ``streaming`` large transactions come while they are open; else the server keeps them until they commit.
+    """
+
+    def __init__(
+        self, server: Server, slot: str, start: int, beat: float, *, streaming: bool = False, publication: str = ""
+    ) -> None:
         self._server, self._beat = server, beat
         self._acknowledged = self._received = start
         self._lock = threading.Lock()
@@ -55,7 +60,8 @@ class Stream:
             with server.words():
                 self._begin(
                     f"START_REPLICATION SLOT {quoted(slot)} LOGICAL {lsn_text(start)}"
-                    f" (proto_version '2', streaming 'on', publication_names {literal(quoted(publication))})"
+                    f" (proto_version '2', streaming '{'on' if streaming else 'off'}',"
+                    f" publication_names {literal(quoted(publication or slot))})"
                 )
         except BaseException:
             self._db.close()
