@@ -221,7 +221,7 @@ class Wrong:
         (lambda w: w.p.stream("s", CLICK, sequence=("_key", "nr")), "stream s: sequence `nr`: no column nr", ""),
         (lambda w: w.p.stream("s", CLICK, codec="text"), "text is one column of type string; found user_id long, page", ""),
         (lambda w: w.p.stream("s", "n int", codec="text"), "text is one column of type string; found n int", ""),
-        (lambda w: w.p.stream("s", CLICK, codec="xml"), 'expected codec to be "json", "text" or an Avro schema; found \'xml\'', ""),
+        (lambda w: w.p.stream("s", CLICK, codec="xml"), 'expected codec to be "json", "text", "debezium" or an Avro schema; found \'xml\'', ""),
         (lambda w: w.p.stream("s", CLICK, codec=3), "or an Avro schema; found 3", ""),
         (lambda w: w.p.stream("s", CLICK, codec={"type": "record"}), "found not an Avro schema", ""),
         (lambda w: w.p.stream("s", "pages string", codec=AVRO), "no field pages in the Avro record; there are at, page", ""),

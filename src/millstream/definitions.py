@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from millstream.address import NOWHERE, parse_address
 from millstream.errors import PlanError
+from millstream.relation.debezium import repeats
 from millstream.relation.nodes import Column, Emit, EventTime, Place, Policy, Source, source_of, sources_of
 from millstream.relation.relation import Relation, has_aggregate, has_window, natural_key
 from millstream.relation.schema import parse_columns
@@ -101,6 +102,7 @@ def table_of(
     topic: str | None,
     key: str | Sequence[str],
     codec: Codec,
+    deduplicate: bool,
     failed: Policy,
     place: Place,
 ) -> Source:
@@ -108,13 +110,17 @@ def table_of(
     what = f"table {name}"
     if not key:
         raise PlanError(f"{what}: expected at least one key column; found none")
+    keys = existing(key, columns, f"{what}: key")
+    form, schema = codec_of(codec, columns, what, "table")
     source = Source(
         "table",
         name,
         topic_of(topic, name, what),
         columns,
-        *codec_of(codec, columns, what),
-        key=existing(key, columns, f"{what}: key"),
+        form,
+        schema,
+        key=keys,
+        sequence=repeats(keys, form, what) if deduplicate else None,
         failed=failed,
         place=place,
     )

@@ -170,17 +170,21 @@ class Pipeline:
         key: str | Sequence[str],
         topic: str | None = None,
         codec: Codec = "json",
+        deduplicate: bool = False,
         failed: Policy = "dead_letter",
     ) -> Relation:
         """Define a table: a topic of changes, the latest of each key being its row; a tombstone deletes it.
 
-        ``failed`` is as for a stream; a change that is rejected leaves the row of its key as it was.
+        ``failed`` is as for a stream; a change that is rejected leaves the row of its key as it was. A Debezium connector sends changes
+        again after a failure, older than what came before: with ``deduplicate`` those are told by their place in the log of PostgreSQL,
+        MySQL or MariaDB, and dropped.
 
         :param name: what it is called in errors and in SQL
         :param schema: its columns, ``"id long, name string"``
         :param key: the columns of its primary key
         :param topic: the topic; by default it has the name of this source
-        :param codec: ``"json"``, ``"text"`` or an Avro schema
+        :param codec: ``"json"``, ``"text"``, ``"debezium"`` for Debezium's envelopes as JSON, or an Avro schema
+        :param deduplicate: whether changes that a Debezium connector has sent again are dropped
         :param failed: ``"dead_letter"`` or ``"stop"``
         :raises PlanError: if something of it does not hold together
 
@@ -190,7 +194,7 @@ class Pipeline:
         place = here()
         with placed(place):
             columns = self._source_columns("table", name, schema)
-            source = definitions.table_of(name, columns, topic, key, codec, failed, place)
+            source = definitions.table_of(name, columns, topic, key, codec, deduplicate, failed, place)
             definitions.refuse_second_reader(source, self._sources())
         self.tables[name] = _Defined(source, pipeline=self)
         return self.tables[name]

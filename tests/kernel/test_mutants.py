@@ -19,7 +19,7 @@ import pytest
 
 from millstream.errors import PipelineError
 from millstream.kernel import host, zset
-from millstream.kernel.admission import entrances
+from millstream.kernel.admission import entrances, repeats
 from millstream.kernel.admission import verdicts as judging
 from millstream.kernel.aggregates import accumulators, sum_integer
 from millstream.kernel.aggregates import preaggregate as partial_sums
@@ -36,7 +36,7 @@ from millstream.kernel.operators.join import TableJoinKernel
 from millstream.kernel.state import segments
 from millstream.kernel.state.segments import Table
 from millstream.relation.nodes import Aggregation
-from tests.kernel import test_admission
+from tests.kernel import test_admission, test_repeats
 from tests.kernel.aggregates import test_preaggregate
 from tests.kernel.operators import test_aggregate, test_asof_join, test_changelog, test_interval_join, test_join
 from tests.kernel.state import test_segments
@@ -46,6 +46,7 @@ SEEDS = 12
 verdicts = test_admission.check_verdicts
 routed = partial(verdicts, late="route")
 corrected = partial(verdicts, late="correct")
+replays = test_repeats.check_replays
 upserts = test_changelog.check_table
 places = test_segments.check_place
 expiry = test_segments.check_expiry
@@ -93,10 +94,12 @@ MUTANTS = [
     Mutant("lateness is not allowed", judging.judge, "met - micros(time.lateness)", "met", corrected),
     Mutant("heartbeats are not heard", judging.judge, "np.where(beat, beats", "np.where(beat & False, beats", verdicts),
     Mutant("what is malformed moves the watermark", judging.judge, "raised = np.where(bad, NEVER, raised)", "pass", verdicts, seed=6),
-    Mutant("the last number again is no repeat", judging.judge, "numbers <= seen", "numbers < seen", verdicts),
+    Mutant("the last number again is no repeat", repeats.repeats_of, '(pl.col("_nth") <= before)', '(pl.col("_nth") < before)', verdicts),
     Mutant("every batch starts without a watermark", entrances.admit, 'before = meta.facts.get("watermark", NEVER)', "before = NEVER", verdicts),
-    Mutant("numbers of earlier batches are forgotten", entrances._sequences, 'pl.max_horizontal("_kept", running.fill_null(NEVER))', "running.fill_null(NEVER)", verdicts),
-    Mutant("numbers within a batch are forgotten", entrances._sequences, "running.fill_null(NEVER))", "pl.lit(NEVER))", verdicts),
+    Mutant("numbers of earlier batches are forgotten", repeats.repeats_of, 'pl.max_horizontal(pl.col("_kept").fill_null(NEVER), running)', "running", verdicts),
+    Mutant("numbers within a batch are forgotten", repeats.repeats_of, "fill_null(NEVER), running)", "fill_null(NEVER), pl.lit(NEVER))", verdicts),
+    Mutant("a tombstone is always admitted", repeats.repeats_of, 'pl.coalesce(last, "_was", pl.lit(False))', "pl.coalesce(_AGAIN, pl.lit(False))", replays),
+    Mutant("what the last record was is forgotten with the batch", repeats.repeats_of, 'pl.coalesce(last, "_was", pl.lit(False))', "pl.coalesce(last, pl.lit(False))", replays),
     Mutant("the side view gets every reject", judging.outcome, "rows.filter(codes == LATE)", "rows.filter(codes != ADMITTED)", routed),
     # segments
     Mutant("a split loses the last row", Table._cut, "batch.slice(low, end - low)", "batch.slice(low, end - low - (index > 0))", small_segments),

@@ -13,25 +13,26 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
 from millstream.decode.decimals import read_decimals
-from millstream.decode.jackson import SURE, may_refuse
-from millstream.decode.json_lines import Joined
+from millstream.decode.envelope import row_in
 from millstream.decode.repeated_fields import repeated
 from millstream.decode.row_types import Kind, field_at, kind_of, record_type
+from millstream.decode.rows import RowReader
 from millstream.decode.timestamps import STAMP, read_dates, read_stamps
 from millstream.kernel.admission.entrances import Admission, Gate
 from millstream.kernel.admission.record import COLUMNS, is_used, placed_by
 from millstream.kernel.exchange.chunk import Chunk
 from millstream.kernel.state.store import NEVER
-from millstream.log.heartbeat import PREFIX, read_heartbeat
+from millstream.log.heartbeat import PREFIX
 from millstream.plan.build import Feed
 from millstream.plan.prune_columns import narrowed
+from millstream.relation.debezium import HIDDEN, OP, UNAVAILABLE, position_column
 from millstream.relation.functions import Function
+from millstream.relation.nodes import Column, Source
 from millstream.relation.schema import fields_of
 from millstream.scalar.compile import Scalar, compile_scalar, guarded, select_once
 from millstream.scalar.function import with_calls
@@ -42,7 +43,7 @@ META: dict[str, pl.DataType] = {
     "_key": pl.String(), "_partition": pl.Int32(), "_offset": pl.Int64(), "_append_time": STAMP, "_timestamp": STAMP,
 }  # fmt: skip
 """What a record has besides its columns."""
-_DOUBT = "_unsure"
+_DOUBT, _GONE = "_unsure", "_gone"
 _READ = (pl.Datetime, pl.Date, pl.Decimal)
 """What is text or a number in JSON, and of which not every form is read here."""
 
@@ -98,6 +99,10 @@ class Decoder:
         feed = self.feeds.get(topic)
         return not isinstance(feed, FeedDecoder) or bool({"_key", "_timestamp"} & feed.used)
 
+    def is_table(self, topic: str) -> bool:
+        """Whether a record without a value means something, by its key."""
+        return self._feed(topic).source.kind == "table"
+
     def pack(
         self, topic: str, partition: int, records: Records, gate: Gate | None = None
     ) -> tuple[list[Chunk], Booleans]:
@@ -139,13 +144,13 @@ class Decoder:
 def _decoder(feed: Feed, utc: bool, functions: Iterable[Function]) -> FeedDecoder | str:
     """The decoder of a feed, or what only Spark can compute of it."""
     source = feed.source
-    if source.codec != "json":
+    if source.codec not in ("json", "debezium"):
         return f"codec {source.codec}"
     if source.time is not None and source.time.sent is not None:
         return f"column {source.time.column} by a device's clock"
     columns: dict[str, Kind | dict[str, Kind]] = {}
     dtypes = dict(META)
-    for column in narrowed(feed).columns:
+    for column in (*narrowed(feed).columns, *_hidden(source)):
         fields = fields_of(column.type)
         kinds = {field.name: kind_of(field) for field in fields or (column,)}
         if unknown := [name for name, kind in kinds.items() if kind is None]:
@@ -153,6 +158,8 @@ def _decoder(feed: Feed, utc: bool, functions: Iterable[Function]) -> FeedDecode
         known = {name: kind for name, kind in kinds.items() if kind is not None}
         columns[column.name] = known if fields else known[column.name]
         dtypes |= {f"{column.name}.{name}" if fields else name: dtype for name, (_, dtype) in known.items()}
+    if source.codec == "debezium" and _key_of(source, columns) is None:
+        return f"a struct as a key of {source.name}"
     wanted = {each.name: each.expression for each in feed.expressions}
     guards = {each.name: each.guard for each in feed.expressions if each.guard}
     if source.time is not None and source.time.said:
@@ -176,6 +183,22 @@ def _decoder(feed: Feed, utc: bool, functions: Iterable[Function]) -> FeedDecode
     return FeedDecoder(feed, columns, compiled, utc)
 
 
+def _hidden(source: Source) -> tuple[Column, ...]:
+    """What the number of a change is made of, behind the columns of its row."""
+    numbered = source.codec == "debezium" and source.sequence is not None
+    return tuple(Column(name, kind) for name, kind in HIDDEN.items()) if numbered else ()
+
+
+def _key_of(source: Source, columns: Mapping[str, Kind | dict[str, Kind]]) -> dict[str, Kind] | None:
+    """The kinds of a table's key columns; None if one of them is a struct."""
+    kinds = {name: columns[name] for name in source.key} if source.kind == "table" else {}
+    return (
+        {name: kind for name, kind in kinds.items() if isinstance(kind, tuple)}
+        if all(isinstance(each, tuple) for each in kinds.values())
+        else None
+    )
+
+
 class FeedDecoder:
     """Decodes the records of one topic; a field of a struct is a column like any other."""
 
@@ -191,9 +214,9 @@ class FeedDecoder:
         types = {
             name: self._inner.get(name, kind[0] if isinstance(kind, tuple) else None) for name, kind in columns.items()
         }
-        decoder = msgspec.json.Decoder(record_type("record", types))
-        self._decode, self._decode_lines, self._utc = decoder.decode, decoder.decode_lines, utc
         source = feed.source
+        self._utc = utc
+        self._rows = RowReader(source, types, _key_of(source, columns) or {})
         self.calls = [each for made in compiled.values() for each in made.calls]
         read = [made.value for made in compiled.values()] + [
             part for each in self.calls for part in (each.rows, *each.arguments)
@@ -208,9 +231,9 @@ class FeedDecoder:
 
     def decode(self, partition: int, records: Records) -> tuple[pl.DataFrame, Booleans]:
         """The rows for admission of the records that need no Spark, and a mask of the records that do."""
-        found, left = self._values(records)
+        found, deleted, left = self._rows.read(records.values, records.keys)
         at = np.flatnonzero(~left)
-        base = self._base(partition, records, found, at)
+        base = self._base(partition, records, found, at).with_columns(pl.Series(_GONE, deleted))
         time = self.feed.source.time
         fixed: dict[str, Any] = {
             "_o": pl.col("_offset"),
@@ -218,7 +241,7 @@ class FeedDecoder:
             "_t": pl.col(time.column).dt.epoch("us") if time and not time.said else None,
             "_bad": pl.lit(None, pl.String),
             "_beat": pl.lit(None, pl.Int64),
-            "_deleted": pl.lit(False),
+            "_deleted": pl.col(_GONE),
             **{name: made.value for name, made in self.compiled.items()},
         }
         used = [name for name in COLUMNS if is_used(self.feed, name)]
@@ -232,38 +255,6 @@ class FeedDecoder:
         left[at[unsure]] = True
         frame = frame.drop(_DOUBT)
         return frame.filter(~unsure) if unsure.any() else frame, left
-
-    def _values(self, records: Records) -> tuple[list[Any], Booleans]:
-        """The records that are strict JSON of the declared types."""
-        values = records.values
-        left = np.zeros(len(values), bool)
-        lengths = values.lengths if isinstance(values, Joined) else [len(value or b"") for value in values]
-        for index in np.flatnonzero(np.asarray(lengths) > SURE).tolist():
-            left[index] = may_refuse(values[index])  # type: ignore[arg-type]
-        for index, key in enumerate(records.keys or ()):
-            if key is not None and key.startswith(PREFIX):
-                left[index] |= read_heartbeat(key, values[index]) is not None
-        if not left.any():
-            try:
-                return self._whole(values), left
-            except _REFUSED:
-                pass  # one of them; find out which
-        found = []
-        for index, value in enumerate(values):
-            if not left[index]:
-                try:
-                    found.append(self._decode(value))  # type: ignore[arg-type]
-                except _REFUSED:
-                    left[index] = True
-        return found, left
-
-    def _whole(self, values: Sequence[bytes | None]) -> list[Any]:
-        """All records, if none is refused."""
-        if isinstance(values, Joined) and values.are_objects:
-            found = self._decode_lines(values.data)
-            if len(found) == len(values):
-                return found
-        return list(map(self._decode, values))  # type: ignore[arg-type]
 
     def _columns(self, found: list[Any]) -> Iterator[tuple[str, Kind, list[Any]]]:
         """The values of each column, those of a struct's fields under both names."""
@@ -300,7 +291,10 @@ class FeedDecoder:
             if isinstance(dtype, _READ) and read.null_count():
                 there = np.fromiter((value is not None for value in values), bool, len(values))
                 unsure |= read.is_null().to_numpy() & there
-        unsure |= repeated(records.values, at, times)
+        in_envelopes = self.feed.source.codec == "debezium"
+        unsure |= repeated(records.values, at, times, row_in if in_envelopes else None)
+        if in_envelopes:
+            unsure |= _without_sense(made)
         made["_partition"] = pl.repeat(partition, len(at), dtype=pl.Int32, eager=True)
         made["_offset"] = pl.Series(records.offsets[at])
         made["_append_time"] = pl.Series(records.appended[at]).cast(STAMP)
@@ -315,7 +309,14 @@ class FeedDecoder:
         return pl.DataFrame({**made, _DOUBT: unsure})
 
 
-_REFUSED = (ValueError, TypeError, RecursionError)  # msgspec's own errors are of the first
+def _without_sense(made: Mapping[str, pl.Series]) -> Booleans:
+    """Which changes lack a value that was not sent, or the number by which repeats are told."""
+    texts = [each == UNAVAILABLE for each in made.values() if each.dtype == pl.String]
+    lacking = pl.select(pl.any_horizontal(pl.lit(False), *(each.fill_null(False) for each in texts))).to_series()
+    if OP in made:
+        op, lsn, file, pos = (made[name] for name in (OP, *map(position_column, ("lsn", "file", "pos"))))
+        lacking |= (op != "r").fill_null(False) & lsn.is_null() & (file.is_null() | pos.is_null())
+    return lacking.to_numpy()
 
 
 def _text(key: bytes | None) -> tuple[str | None, bool]:

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 
-class Joined(Sequence[bytes]):
-    """Values as a sequence; ``data`` holds them all."""
+class Joined(Sequence[bytes | None]):
+    """Values as a sequence; ``data`` holds them all. One that has the length −1 is None, and takes no place there."""
 
     def __init__(self, data: bytes, lengths: npt.NDArray[np.int64]) -> None:
         self.data, self.lengths = data, lengths
@@ -23,12 +23,14 @@ class Joined(Sequence[bytes]):
         return len(self.lengths)
 
     @overload
-    def __getitem__(self, index: int) -> bytes: ...
+    def __getitem__(self, index: int) -> bytes | None: ...
     @overload
-    def __getitem__(self, index: slice) -> list[bytes]: ...
-    def __getitem__(self, index: int | slice) -> bytes | list[bytes]:
+    def __getitem__(self, index: slice) -> list[bytes | None]: ...
+    def __getitem__(self, index: int | slice) -> bytes | list[bytes | None] | None:
         if isinstance(index, slice):
             return [self[each] for each in range(*index.indices(len(self)))]
+        if self.lengths[index] < 0:
+            return None
         end = int(self._ends[index])
         return self.data[end - int(self.lengths[index]) : end]
 
@@ -39,8 +41,9 @@ class Joined(Sequence[bytes]):
         In JSON a closing brace, a newline and an opening one are never inside a document. So no document goes on in the next
         value, and if a parser of lines finds as many documents as there are values, each of them is one value.
         """
-        if not len(self) or not self.lengths.min():
+        there = self.lengths >= 0
+        lengths, ends = self.lengths[there], self._ends[there]
+        if not len(lengths) or not lengths.min():
             return False
         found = np.frombuffer(self.data, np.uint8)
-        ends = self._ends
-        return bool((found[ends - self.lengths] == ord("{")).all() and (found[ends - 1] == ord("}")).all())
+        return bool((found[ends - lengths] == ord("{")).all() and (found[ends - 1] == ord("}")).all())

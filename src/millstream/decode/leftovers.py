@@ -18,6 +18,7 @@ import numpy as np
 import polars as pl
 
 from millstream.decode.decoder import FeedDecoder, Records
+from millstream.decode.envelope import file_number
 from millstream.decode.jackson import SURE, may_read
 from millstream.decode.repeated_fields import Repeated, once
 from millstream.errors import NeedsSpark
@@ -26,6 +27,16 @@ from millstream.kernel.admission.record import NO_VALUE, SHOWN, beat_of, lacks, 
 from millstream.log.heartbeat import read_heartbeat
 from millstream.plan.prune_columns import narrowed
 from millstream.relation import expression
+from millstream.relation.debezium import (
+    DELETE,
+    NOT_SENT,
+    POSITION,
+    TRUNCATE,
+    TRUNCATED,
+    UNAVAILABLE,
+    UNNUMBERED,
+    UPSERTS,
+)
 from millstream.relation.nodes import Source
 from millstream.relation.schema import fields_of
 from millstream.scalar.types import declared_decimal
@@ -79,13 +90,18 @@ def _sort(decoder: FeedDecoder, pipeline: str, partition: int, record: Record, f
         return
     bad, value = _value(source, record)
     if bad is None and value is not None:
-        record = record._replace(value=_WRITE.encode(value))
-        if _decodes(decoder, partition, record, {}):
-            found.rows.append(record)
+        rest: dict[str, Any] = {}
+        if source.codec == "debezium" and not deleted:
+            value, rest = value["row"], value
+            deleted = rest["op"] == DELETE
+        written = record._replace(value=_written(source, value, deleted, rest))
+        if _decodes(decoder, partition, written):
+            found.rows.append(written)
             found.deleted.append(deleted)
             return
         lacking = [name for name in _needed(source) if value.get(name) is None]
-        if not lacking or not _decodes(decoder, partition, record, _anything(source, lacking)):
+        whole = record._replace(value=_written(source, value | _anything(source, lacking), deleted, rest))
+        if not lacking or not _decodes(decoder, partition, whole):
             raise _only_spark(source, record)
         bad = lacks(source.time.column if source.time else lacking[0])
     found.others.append(_other(source, record, deleted, bad=bad))
@@ -110,9 +126,71 @@ def _value(source: Source, record: Record) -> tuple[str | None, dict[str, Any] |
         return refused, None
     if isinstance(value, list):
         raise _only_spark(source, record)
-    if not isinstance(value, dict) or any(_misfit(column.type, value.get(column.name)) for column in source.columns):
+    if source.codec == "debezium":
+        return _change(source, record, value, refused)
+    if not _is_row(source, value):
         return refused, None
     return None, _with_key(source, record, value)
+
+
+def _is_row(source: Source, value: Any, only: Sequence[str] = ()) -> bool:
+    """Whether a value is an object whose declared columns, or those that are named, are not certainly something else."""
+    columns = (column for column in source.columns if not only or column.name in only)
+    return isinstance(value, dict) and not any(_misfit(column.type, value.get(column.name)) for column in columns)
+
+
+def _change(source: Source, record: Record, value: Any, refused: str) -> tuple[str | None, dict[str, Any] | None]:
+    """The same for an envelope: its operation and its source, and under ``row`` the row that came, or the key of the one that is gone."""
+    of_what_is_lost = NOT_SENT if UNAVAILABLE.encode() in (record.value or b"") else refused
+    if not isinstance(value, dict):
+        return of_what_is_lost, None
+    plain = {name: value.get(name) for name in ("op", "after", "before", "source")}
+    envelopes = [each for each in (value.get("payload"), plain) if each is not None]
+    for each in envelopes:
+        if not isinstance(each, dict) or not _fits(source, each):
+            return of_what_is_lost, None
+        said = each.get("source") if source.sequence is not None else None
+        if not all(isinstance(text, str | None) for text in (each.get("op"), (said or {}).get("file"))):
+            raise _only_spark(source, record)  # it makes text of what is none
+    op, after, before = (envelopes[0].get(name) for name in ("op", "after", "before"))
+    if op == TRUNCATE:
+        return TRUNCATED, None
+    if op != DELETE and (op not in UPSERTS or after is None):
+        return refused, None
+    kinds = {column.name: column.type.lower() for column in source.columns}
+    row = {name: each for name, each in (after or {}).items() if name in kinds}
+    if any(kinds[name] == "string" and each == UNAVAILABLE for name, each in row.items()):
+        return NOT_SENT, None
+    said = (envelopes[0].get("source") if source.sequence is not None else None) or {}
+    in_file = said.get("pos") is not None and file_number(said.get("file") or "") is not None
+    if source.sequence is not None and op != "r" and said.get("lsn") is None and not in_file:
+        return UNNUMBERED, None
+    if op == DELETE and after is not None:
+        raise _only_spark(source, record)
+    for name in source.key:
+        if row.get(name) is None and (before or {}).get(name) is not None:
+            row[name] = (before or {})[name]
+    return None, {"op": op, "source": said, "row": _with_key(source, record, row)}
+
+
+def _fits(source: Source, envelope: dict[str, Any]) -> bool:
+    """Whether the parts of an envelope are not certainly something else."""
+    after, before, said = (envelope.get(name) for name in ("after", "before", "source"))
+    if source.sequence is None:
+        said = None
+    if said is not None and (
+        not isinstance(said, dict) or any(_misfit(kind, said.get(name)) for name, kind in POSITION.items())
+    ):
+        return False
+    return (after is None or _is_row(source, after)) and (before is None or _is_row(source, before, source.key))
+
+
+def _written(source: Source, row: dict[str, Any], deleted: bool, envelope: dict[str, Any]) -> bytes:
+    """A row as a value that the decoder reads; that of a tombstone as one without a number."""
+    if source.codec != "debezium":
+        return _WRITE.encode(row)
+    part = "before" if deleted and envelope else "after"
+    return _WRITE.encode({"op": envelope.get("op", "r"), part: row, "source": envelope.get("source")})
 
 
 def _misfit(kind: str, value: Any) -> bool:
@@ -148,7 +226,8 @@ def _with_key(source: Source, record: Record, value: dict[str, Any]) -> dict[str
     kinds = {column.name: column.type.lower() for column in source.columns}
     try:
         text = record.key.decode()
-        found = _from_text(source.key[0], text, kinds[source.key[0]]) if len(source.key) == 1 else _READ.decode(text)
+        alone = len(source.key) == 1
+        found = _from_text(source, text, kinds[source.key[0]]) if alone else _members(source, text)
         if all(_is_exact(found[name], kinds[name]) for name in lacking):
             return value | {name: found[name] for name in lacking}
     except (ValueError, TypeError, KeyError):
@@ -161,10 +240,24 @@ def _is_exact(value: Any, kind: str) -> bool:
     return not isinstance(value, Decimal) or kind == "double" or declared_decimal(kind) is not None
 
 
-def _from_text(name: str, text: str, kind: str) -> dict[str, Any]:
+def _members(source: Source, text: str) -> dict[str, Any]:
+    """The members of a record's key, those of its payload too where keys may have a schema."""
+    found: dict[str, Any] = _READ.decode(text)
+    if not isinstance(found, dict):
+        raise TypeError(text)
+    inner = found.get("payload") if source.codec == "debezium" else None
+    if not isinstance(inner, dict):
+        return found
+    return inner | {name: each for name, each in found.items() if each is not None}
+
+
+def _from_text(source: Source, text: str, kind: str) -> dict[str, Any]:
     """The one key column out of a record's key; ValueError for what takes more care."""
+    (name,) = source.key
     if text[:1] == "{":
-        found: dict[str, Any] = _READ.decode(text)
+        found = _members(source, text)
+        if name not in found and source.codec == "debezium" and "payload" in found:
+            raise ValueError(text)
         return found if name in found else {name: _plain(text, kind)}
     if text[:1] == '"':
         return {name: msgspec.json.decode(text, type=str)}
@@ -194,10 +287,9 @@ def _anything(source: Source, names: Sequence[str]) -> dict[str, Any]:
     return {name: some.get(kinds.get(name, ""), 0) for name in names}
 
 
-def _decodes(decoder: FeedDecoder, partition: int, record: Record, more: dict[str, Any]) -> bool:
-    """Whether a record with these columns besides is one that needs no Spark."""
-    value = _WRITE.encode(_READ.decode(record.value or b"{}") | more)
-    return not decoder.decode(partition, to_records([record._replace(value=value)]))[1].any()
+def _decodes(decoder: FeedDecoder, partition: int, record: Record) -> bool:
+    """Whether a record is one that needs no Spark."""
+    return not decoder.decode(partition, to_records([record]))[1].any()
 
 
 def _other(

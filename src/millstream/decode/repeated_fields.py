@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,11 +24,15 @@ class Repeated(Exception):
 
 
 def repeated(
-    values: Sequence[bytes | None], at: npt.NDArray[np.intp], expected: Mapping[str, int]
+    values: Sequence[bytes | None],
+    at: npt.NDArray[np.intp],
+    expected: Mapping[str, int],
+    part: Callable[[bytes], bytes] | None = None,
 ) -> npt.NDArray[np.bool_]:
     """Which of the records ``at`` these places have a field twice, where that may matter.
 
-    ``expected`` is how many values there are of columns, or fields of structs, that have this name.
+    ``expected`` is how many values there are of columns, or fields of structs, that have this name. ``part`` gives what of a
+    record has the columns.
     """
     found = np.zeros(len(at), bool)
     for name, times in expected.items():
@@ -39,7 +43,7 @@ def repeated(
         for place, index in enumerate(at.tolist()):
             value = values[index] or b""
             if not found[place] and (value.count(quoted) > 1 or escaped.search(value)):
-                found[place] = has_repeated(value)
+                found[place] = has_repeated(value if part is None else part(value))
     return found
 
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import timedelta
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, TypeAlias, get_args
 
 from millstream.codec import Avro, Json, Text
 from millstream.errors import CodecError, PlanError
@@ -17,6 +17,7 @@ from millstream.relation.fingerprint import canonical_json
 from millstream.relation.foreign_names import is_spark_column, meant_text
 from millstream.relation.nodes import META_COLUMNS, Column, EventTime, Late, Source
 from millstream.relation.nodes import Sequence as Numbering
+from millstream.relation.operators.source import CodecName
 from millstream.relation.schema import format_duration, is_timestamp, parse_columns, parse_duration
 
 Codec: TypeAlias = str | Json | Text | Avro | Mapping[str, Any]
@@ -157,10 +158,17 @@ def topic_of(topic: str | None, name: str, what: str) -> str:
     return topic
 
 
-def codec_of(codec: Codec, columns: tuple[Column, ...], what: str) -> tuple[Literal["json", "text", "avro"], str]:
+def codec_of(codec: Codec, columns: tuple[Column, ...], what: str, kind: str = "stream") -> tuple[CodecName, str]:
     """The codec's name, and its Avro schema as canonical JSON."""
     if isinstance(codec, Json) or codec == "json":
         return "json", ""
+    if codec == "debezium":
+        if kind != "table":
+            raise PlanError(
+                f"{what}: changes of a database replace each other, so they are a table; found codec debezium",
+                hint='a table with codec="debezium" keeps the rows, and its .history() each span in which one held',
+            )
+        return "debezium", ""
     if isinstance(codec, Text) or codec == "text":
         if len(columns) != 1 or columns[0].type.lower() != "string":
             found = ", ".join(f"{column.name} {column.type}" for column in columns)
@@ -170,7 +178,9 @@ def codec_of(codec: Codec, columns: tuple[Column, ...], what: str) -> tuple[Lite
         schema = _avro_schema(codec)
     except (CodecError, ValueError) as error:
         found = error.message if isinstance(error, CodecError) else f"{codec!r}"
-        raise PlanError(f'{what}: expected codec to be "json", "text" or an Avro schema; found {found}') from error
+        raise PlanError(
+            f'{what}: expected codec to be "json", "text", "debezium" or an Avro schema; found {found}'
+        ) from error
     inner = {each.get("name", "").lower() for each in schema.get("fields", ())} if schema["type"] == "record" else set()
     if missing := [column.name for column in columns if column.name.lower() not in inner]:
         raise PlanError(
@@ -200,7 +210,7 @@ def _without_notes(schema: Any) -> Any:
 
 def describe_source(source: Source) -> dict[str, Any]:
     """A source in plain values that JSON can hold."""
-    described = {
+    described: dict[str, Any] = {
         "topic": source.topic,
         "codec": source.codec,
         "columns": {column.name: column.type for column in source.columns},
@@ -215,7 +225,9 @@ def describe_source(source: Source) -> dict[str, Any]:
         }
     if source.failed != "dead_letter":
         described["failed"] = source.failed
-    if source.sequence:
+    if source.sequence and source.codec == "debezium":
+        described["deduplicate"] = True
+    elif source.sequence:
         described["sequence"] = [source.sequence.producer, source.sequence.number]
     return described
 

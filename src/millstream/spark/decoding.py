@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from millstream.kernel.admission.record import NO_VALUE, SHOWN, undecoded
-from millstream.relation.nodes import Source
+from millstream.relation.debezium import (
+    DELETE,
+    FILE_NUMBER,
+    NOT_SENT,
+    OP,
+    POSITION,
+    TRUNCATE,
+    TRUNCATED,
+    UNAVAILABLE,
+    UNNUMBERED,
+    UPSERTS,
+    position_column,
+)
+from millstream.relation.nodes import Column, Source
 
 _CORRUPT = "_corrupt"
 _OUTER = "millstream_outer"
+_FILE = f"try_cast(regexp_extract(_d.e.source.file, '{FILE_NUMBER}', 1) AS bigint)"
 
 
 def decoded(source: Source) -> str:
@@ -19,17 +35,57 @@ def decoded(source: Source) -> str:
         # are the same, and a field that is null tells a failure from a record that has only nulls to say.
         outer = f'{{"type": "record", "name": "{_OUTER}", "fields": [{{"name": "it", "type": {source.avro_schema}}}]}}'
         return f"from_avro(_value, {literal(outer)}, map('mode', 'PERMISSIVE')).it"
-    ddl = ", ".join(f"`{column.name}` {column.type}" for column in source.columns)
+    ddl = _ddl(source.columns) if source.codec == "json" else _envelope(source)
     options = f"map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', '{_CORRUPT}')"
     return f"from_json(cast(_value AS string), {literal(f'{ddl}, {_CORRUPT} string')}, {options})"
 
 
+def _ddl(columns: Iterable[Column]) -> str:
+    return ", ".join(f"`{column.name}` {column.type}" for column in columns)
+
+
+def _envelope(source: Source) -> str:
+    """The columns of Debezium's envelope, plain and as the payload beside a schema.
+
+    Its rows are decoded where they stand: taken as text first, Spark would write them anew, and decimals through doubles.
+    """
+    key = (each for each in source.columns if each.name in source.key)
+    parts = f"op string, after struct<{_ddl(source.columns)}>, before struct<{_ddl(key)}>"
+    if source.sequence is not None:
+        parts += f", source struct<{', '.join(f'{name} {kind}' for name, kind in POSITION.items())}>"
+    return f"{parts}, payload struct<{parts}>"
+
+
+def opened(source: Source) -> str:
+    """The expression that turns ``_d`` into what the rest of this module reads: of an envelope its parts, with or without a payload around."""
+    if source.codec != "debezium":
+        return "_d"
+    names = ["op", "after", "before", *(["source"] if source.sequence is not None else [])]
+    plain = ", ".join(f"'{name}', _d.{name}" for name in names)
+    return f"CASE WHEN _d IS NOT NULL THEN named_struct('e', coalesce(_d.payload, named_struct({plain})), '{_CORRUPT}', _d.{_CORRUPT}) END"
+
+
+def hidden(source: Source) -> dict[str, str]:
+    """What the number of a change is made of, as expressions over ``_d``, by the names that expressions know."""
+    if source.codec != "debezium" or source.sequence is None:
+        return {}
+    found = {position_column(name): f"_d.e.source.{name}" for name in POSITION}
+    return {OP: "_d.e.op"} | found | {position_column("file"): _FILE}
+
+
+def deleted(source: Source) -> str:
+    """Whether a table's record says that its row is gone."""
+    return f"_value IS NULL OR _d.e.op <=> '{DELETE}'" if source.codec == "debezium" else "_value IS NULL"
+
+
 def column(source: Source, name: str) -> str:
     """A column of the source: as it was sent, but for a table's key (a tombstone has it in the record's key) and a device's time."""
-    plain = f"_d.`{name}`"
+    in_envelope = source.codec == "debezium"
+    plain = f"_d.e.after.`{name}`" if in_envelope else f"_d.`{name}`"
     if name in source.key and source.kind == "table":
         kind = next(column.type for column in source.columns if column.name == name)
-        return f"coalesce({plain}, {_from_key(name, kind, alone=len(source.key) == 1)})"
+        from_key = _from_key(name, kind, alone=len(source.key) == 1, wrapped=in_envelope)
+        return f"coalesce({plain}, {f'_d.e.before.`{name}`, ' if in_envelope else ''}{from_key})"
     if source.time is not None and name == source.time.column and source.time.sent is not None:
         received = f"_d.`{source.time.received}`" if source.time.received else "_append_time"
         off = f"unix_micros({received}) - unix_micros(_d.`{source.time.sent}`)"
@@ -37,12 +93,19 @@ def column(source: Source, name: str) -> str:
     return plain
 
 
-def _from_key(name: str, kind: str, *, alone: bool) -> str:
-    """A key column out of the record's key: a member of a JSON object; alone it may also be JSON's text, or the key's own text."""
-    named = f"from_json(_key, {literal(f'`{name}` {kind}')}).`{name}`"
+def _from_key(name: str, kind: str, *, alone: bool, wrapped: bool) -> str:
+    """A key column out of the record's key: a member of a JSON object; alone it may also be JSON's text, or the key's own text.
+
+    ``wrapped`` it may be in a payload beside a schema.
+    """
+    named, members = f"from_json(_key, {literal(f'`{name}` {kind}')}).`{name}`", [name]
+    if wrapped and name.lower() != "payload":
+        inner = f"payload struct<`{name}` {kind}>"
+        named, members = f"coalesce({named}, from_json(_key, {literal(inner)}).payload.`{name}`)", [name, "payload"]
     if not alone:
         return named
-    is_named = f"startswith(_key, '{{') AND map_contains_key(from_json(_key, 'map<string, string>'), {literal(name)})"
+    found = (f"map_contains_key(from_json(_key, 'map<string, string>'), {literal(each)})" for each in members)
+    is_named = f"startswith(_key, '{{') AND ({' OR '.join(found)})"
     listed = "concat('[', _key, ']')"
     quoted = f"get(from_json({listed}, {literal(f'array<{kind}>')}), 0)"
     is_quoted = f"startswith(_key, '\"') AND json_array_length({listed}) = 1 AND {quoted} IS NOT NULL"
@@ -59,8 +122,29 @@ def unusable(source: Source) -> str:
 def _undecoded(source: Source) -> str:
     # Spark lets bytes that are no text pass as a string; Arrow and all that follows do not.
     shown = f"left(make_valid_utf8(cast(_value AS string)), {SHOWN})"
-    failed = f"_d IS NULL OR _d.{_CORRUPT} IS NOT NULL" if source.codec == "json" else "_d IS NULL"
-    return f"CASE WHEN {failed} THEN concat({literal(undecoded(source))}, {shown}) END"
+    failed = f"_d IS NULL OR _d.{_CORRUPT} IS NOT NULL" if source.codec in ("json", "debezium") else "_d IS NULL"
+    refused = f"concat({literal(undecoded(source))}, {shown})"
+    if source.codec != "debezium":
+        return f"CASE WHEN {failed} THEN {refused} END"
+    placeholder = f"contains(cast(_value AS string), '{UNAVAILABLE}')"
+    of_it = f"CASE WHEN {placeholder} THEN {literal(NOT_SENT)} ELSE {refused} END"
+    return f"CASE WHEN {failed} THEN {of_it} {_no_change(source, refused)} END"
+
+
+def _no_change(source: Source, refused: str) -> str:
+    """Why an envelope that decodes is none of a change of a row, as cases."""
+    upsert = f"_d.e.op IN ({', '.join(map(literal, UPSERTS))}) AND _d.e.after IS NOT NULL"
+    cases = {
+        f"_d.e.op = '{TRUNCATE}'": literal(TRUNCATED),
+        f"NOT coalesce(_d.e.op = '{DELETE}' OR ({upsert}), false)": refused,
+    }
+    texts = (each for each in source.columns if each.type.lower() in ("string", "binary"))
+    if absent := " OR ".join(f"_d.e.after.`{each.name}` = cast('{UNAVAILABLE}' AS {each.type})" for each in texts):
+        cases[absent] = literal(NOT_SENT)
+    if source.sequence is not None:
+        said = f"_d.e.source.lsn IS NOT NULL OR ({_FILE} IS NOT NULL AND _d.e.source.pos IS NOT NULL)"
+        cases[f"_d.e.op <> 'r' AND NOT ({said})"] = literal(UNNUMBERED)
+    return " ".join(f"WHEN {case} THEN {reason}" for case, reason in cases.items())
 
 
 def literal(value: str) -> str:

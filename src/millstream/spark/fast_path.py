@@ -131,7 +131,8 @@ def shorten_batch(
         return batch.column(name).cast(pa.int64()).to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
 
     topic, partition, keys = batch.column("topic")[0].as_py(), batch.column("partition")[0].as_py(), batch.column("key")
-    looked_at = decoder.wants_all(topic) or pc.any(pc.starts_with(keys, decoder.reserved)).as_py()
+    absent = batch.column("value").null_count > 0 and decoder.is_table(topic)  # its rows are known by their keys
+    looked_at = absent or decoder.wants_all(topic) or pc.any(pc.starts_with(keys, decoder.reserved)).as_py()
     records = Records(
         batch.column("offset").to_numpy(zero_copy_only=False),
         micros("timestamp"),
@@ -146,10 +147,12 @@ def _values(column: pa.Array) -> Sequence[bytes | None]:
     """Values as a decoder takes them: in one piece where there is one for each record."""
     from millstream.decode.json_lines import Joined
 
-    if column.null_count or column.nbytes > _PIECE:
+    if column.null_count == len(column) or column.nbytes > _PIECE:
         return column.to_pylist()  # type: ignore[no-any-return]
-    whole = pa.ListArray.from_arrays(pa.array([0, len(column)], pa.int32()), column)
-    return Joined(pc.binary_join(whole, b"\n")[0].as_py(), pc.binary_length(column).cast(pa.int64()).to_numpy())
+    lengths = pc.binary_length(column).cast(pa.int64()).fill_null(-1).to_numpy()
+    there = column.drop_null()
+    whole = pa.ListArray.from_arrays(pa.array([0, len(there)], pa.int32()), there)
+    return Joined(pc.binary_join(whole, b"\n")[0].as_py(), lengths)
 
 
 def _row_batch(chunk: list[pa.Array], raw: list[pa.Array]) -> pa.RecordBatch:

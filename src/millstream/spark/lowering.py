@@ -30,7 +30,7 @@ from millstream.plan.prune_columns import narrowed
 from millstream.relation import expression
 from millstream.relation.nodes import META_COLUMNS, EventTime, Source
 from millstream.spark import stages, udf
-from millstream.spark.decoding import column, decoded, literal, unusable
+from millstream.spark.decoding import column, decoded, deleted, hidden, literal, opened, unusable
 from millstream.spark.fast_path import CHUNK
 from millstream.spark.internals.arrow_schema import arrow_schema
 from millstream.spark.internals.python_functions import check_calls, finder
@@ -122,10 +122,16 @@ def _decode_feed(frame: DataFrame, feed: Feed, made: list[str], chain: Chain, gu
     mine = f"_feed = {feed.number} AND _beat IS NULL"
     frame = frame.selectExpr(*kept, f"CASE WHEN {mine} THEN {decoded(source)} END AS _d")
     # Flat columns under their own names; the next step needs them by name.
+    frame = frame.selectExpr(*kept, f"{opened(source)} AS _d")
     flat = [f"{column(source, name.name)} AS `{name.name}`" for name in source.columns]
+    flat += [f"{text} AS {name}" for name, text in hidden(source).items()]
+    if source.kind == "table":
+        flat.append(f"CASE WHEN {mine} THEN {deleted(source)} ELSE _deleted END AS _deleted")
+        kept.remove("_deleted")
     frame = frame.selectExpr(*kept, f"CASE WHEN {mine} THEN {unusable(source)} END AS _why", *flat)
+    kept = [*_RAW, *_JUDGED, *made]
     usable = f"{mine} AND _why IS NULL"
-    names = [*kept, "_why", *(f"`{name.name}`" for name in source.columns)]
+    names = [*kept, "_why", *(f"`{name.name}`" for name in source.columns), *hidden(source)]
     if (
         source.time is not None and source.time.said
     ):  # a record whose time cannot be told is malformed, and stops nothing
@@ -148,8 +154,7 @@ def _decode_feed(frame: DataFrame, feed: Feed, made: list[str], chain: Chain, gu
         values |= {name: f"{attempt}.value" for name, attempt in tries.items()}
         fails = {tries[name]: text for name, text in fails.items()}
     judged = {
-        "_bad": f"CASE WHEN {mine} THEN {_first(_complete(source), _failed(fails))} ELSE _bad END",
-        "_deleted": f"CASE WHEN {mine} THEN _value IS NULL ELSE _deleted END" if source.kind == "table" else "_deleted",
+        "_bad": f"CASE WHEN {mine} THEN {_first(_complete(source), _failed(fails, source))} ELSE _bad END",
     }
     if source.time is not None:
         judged["_t"] = f"CASE WHEN {usable} THEN unix_micros({_time(source.time)}) ELSE _t END"
@@ -179,10 +184,11 @@ def _texts(feed: Feed, chain: Chain) -> dict[str, str]:
     return found
 
 
-def _failed(fails: Mapping[str, str]) -> str:
-    """What failed on a record, or nothing; fields of a tombstone are null and mean nothing, so that nothing fails there."""
+def _failed(fails: Mapping[str, str], source: Source) -> str:
+    """What failed on a record, or nothing; fields of a row that is gone are null and mean nothing, so that nothing fails there."""
+    gone = "_deleted" if source.kind == "table" else "_value IS NULL"
     cases = " ".join(f"WHEN {attempt} IS NULL THEN {literal(FAILED + text)}" for attempt, text in fails.items())
-    return f"CASE WHEN _value IS NULL THEN null {cases} END" if cases else ""
+    return f"CASE WHEN {gone} THEN null {cases} END" if cases else ""
 
 
 def _first(*texts: str) -> str:

@@ -85,7 +85,7 @@ STREAM: dict[str, Convert] = {
     "topic": _text, "key": _names, **_CODEC, "time": _text, "delay": _span, "lateness": _span, "late": _text,
     "ahead": _span, "idle": _span_or_null, **_CLOCK, "sequence": _pair, "failed": _text,
 }  # fmt: skip
-TABLE: dict[str, Convert] = {"topic": _text, "key": _names, **_CODEC, "failed": _text}
+TABLE: dict[str, Convert] = {"topic": _text, "key": _names, **_CODEC, "deduplicate": _flag, "failed": _text}
 VIEW: dict[str, Convert] = {"to": _text, "key": _names, "unbounded": _flag}
 SINK: dict[str, Convert] = {"mode": _text, "refused": _text}
 
@@ -121,8 +121,8 @@ def _codec(found: Given, places: Mapping[str, Option], what: str) -> None:
     kind, schema = found.pop("format", None), found.pop("schema", None)
     if kind is not None and "codec" in found:
         raise PlanError(f"{places['format'].place}: {what}: format and codec say the same; found both")
-    if kind is not None and kind.lower() not in ("json", "text", "avro"):
-        raise _refused(places["format"], what, "'json', 'text' or 'avro'")
+    if kind is not None and kind.lower() not in ("json", "text", "debezium", "avro"):
+        raise _refused(places["format"], what, "'json', 'text', 'debezium' or 'avro'")
     if (schema is not None) != (kind is not None and kind.lower() == "avro"):
         place = places["schema" if schema is not None else "format"].place
         raise PlanError(

@@ -62,6 +62,7 @@ class Trial:
     ) -> None:
         self.pipeline = pipeline if isinstance(pipeline, Pipeline) else load_pipeline(pipeline)
         self._now = _EPOCH
+        self._changes = 0
         self._open = False
         self._crash_at: str | None = None
         self._folder = Path(tempfile.mkdtemp(prefix="millstream-trial-"))
@@ -100,19 +101,31 @@ class Trial:
         Without it that is the newest event time so far, theirs included.
         """
         found, rows = self._source(source), list(rows)
-        events = [row if isinstance(row, Event) else self._event(found, row) for row in rows]
         times = [time for row in rows if (time := _event_time(found, row))]
         moment = max([self._now, *times]) if at is None else _time(at)
+        events = [row if isinstance(row, Event) else self._event(found, row, moment) for row in rows]
         self._now = max(self._now, moment)
         self._engine.log.append(found.topic, [event if event.time else event._replace(time=moment) for event in events])
         self._run()
 
     def delete(self, table: str, keys: Iterable[Row], *, at: str | datetime | None = None) -> None:
-        """Append tombstones to ``table``: the rows of these ``keys``, mappings of the key columns, go. ``at`` is as in :meth:`feed`."""
+        """Append tombstones to ``table``: the rows of these ``keys``, mappings of the key columns, go. ``at`` is as in :meth:`feed`.
+
+        Where the table is of change envelopes, the envelope of a delete comes before each.
+        """
         source = self._source(table)
         if source.kind != "table":
             raise PipelineError(f"stream {table}: its events are facts and stay", hint="delete rows of a table")
-        self.feed(table, [Event(None, _key(source, key)) for key in keys], at=at)
+        events = []
+        for key in keys:
+            if source.codec == "debezium":
+                events.append(
+                    Event(
+                        self._envelope("d", {name: _utc(key.get(name)) for name in source.key}, at), _key(source, key)
+                    )
+                )
+            events.append(Event(None, _key(source, key)))
+        self.feed(table, events, at=at)
 
     @contextmanager
     def batch(self) -> Iterator[None]:
@@ -227,7 +240,7 @@ class Trial:
         known = ", ".join((*self.pipeline.streams, *self.pipeline.tables))
         raise PipelineError(f"pipeline {self.pipeline.name} has no stream or table {name!r}; it has {known}")
 
-    def _event(self, source: Source, row: Row | bytes | str) -> Event:
+    def _event(self, source: Source, row: Row | bytes | str, moment: datetime) -> Event:
         if isinstance(row, bytes | str):
             return Event(row.encode() if isinstance(row, str) else row)
         names = {column.name for column in source.columns}
@@ -237,9 +250,19 @@ class Trial:
                 hint="feed bytes to send a value as it is",
             )
         row = {name: _utc(value) for name, value in row.items()}
+        if source.codec == "debezium":
+            return Event(self._envelope("u", row, moment), _key(source, row))
         return Event(
             _codec(source).encode(row[source.columns[0].name] if source.codec == "text" else row), _key(source, row)
         )
+
+    def _envelope(self, op: str, row: Row, at: str | datetime | None) -> bytes:
+        """A change as Debezium writes it for PostgreSQL, each at a place of its own in the database's log."""
+        self._changes += 1
+        moment = self._now if at is None else _time(at)
+        said = {"connector": "postgresql", "lsn": self._changes, "ts_ms": to_millis(moment)}
+        before, after = (row, None) if op == "d" else (None, row)
+        return Json().encode({"before": before, "after": after, "op": op, "source": said, "ts_ms": to_millis(moment)})
 
     def _output(self, view: str) -> Output:
         for output in self._engine.chain.outputs:

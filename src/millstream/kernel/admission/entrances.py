@@ -7,17 +7,16 @@ from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
 from millstream.errors import PipelineError
 from millstream.kernel.admission.record import COLUMNS, column_of, is_used
+from millstream.kernel.admission.repeats import repeats_of
 from millstream.kernel.admission.verdicts import judge, outcome
 from millstream.kernel.arrow import from_bytes, to_bytes
 from millstream.kernel.exchange.chunk import Chunk, Kind, mark, read_mark
 from millstream.kernel.passing import Passing
-from millstream.kernel.state.segments import PLACE, Table, place
 from millstream.kernel.state.store import NEVER, Meta, Store
 from millstream.plan.build import ADMIT, Chain, Feed
 
@@ -126,9 +125,9 @@ def admit(feed: Feed, partition: int, frames: Sequence[pl.DataFrame], store: Sto
             f"{feed.source.topic}/{partition}: offset {rows['_o'][place]} came again, {expected[place]} was expected",
             hint="report this: a batch must hold each record once",
         )
-    seen = _sequences(rows, meta, store) if feed.source.sequence is not None else None
+    repeats = repeats_of(feed, rows, meta, store) if feed.source.sequence is not None else None
     before = meta.facts.get("watermark", NEVER)
-    verdicts = judge(feed, rows, before, seen)
+    verdicts = judge(feed, rows, before, repeats)
     meta.facts["next"], meta.facts["watermark"] = int(expected[-1]), verdicts.watermark
     meta.write(store)
     yield from outcome(feed, partition, rows, verdicts)
@@ -136,24 +135,3 @@ def admit(feed: Feed, partition: int, frames: Sequence[pl.DataFrame], store: Sto
         for port in feed.ports:
             if port.marks:
                 yield from mark(f"{feed.number}:{partition}", verdicts.watermark, port)
-
-
-def _sequences(rows: pl.DataFrame, meta: Meta, store: Store) -> npt.NDArray[np.int64]:
-    """For each row the highest number its producer has used before it, and remember the highest of all."""
-    table = Table(store, meta, "sequences", 0)
-    used = rows.select("_who", pl.col("_nth").fill_null(NEVER)).with_row_index("_i")
-    places = place(used, ["_who"])
-    known = table.load(places)
-    if known is None:
-        known = pl.DataFrame(schema={"_who": rows.schema["_who"], "_nth": pl.Int64, PLACE: pl.UInt64})
-    joined = used.join(known.select("_who", pl.col("_nth").alias("_kept")), on="_who", how="left", nulls_equal=True)
-    joined = joined.sort("_i").with_columns(pl.col("_kept").fill_null(NEVER))
-    running = pl.col("_nth").cum_max().shift(1).over("_who")
-    before = joined.select(pl.max_horizontal("_kept", running.fill_null(NEVER))).to_series().to_numpy()
-    newest = (
-        pl.concat([known, used.with_columns(pl.Series(PLACE, places)).select("_who", "_nth", PLACE)])
-        .group_by("_who")
-        .agg(pl.col("_nth").max(), pl.col(PLACE).first())
-    )
-    table.save(newest)
-    return before

@@ -45,6 +45,8 @@ def undecoded(source: Source) -> str:
     match source.codec:
         case "json":
             return "not JSON with the declared columns: "
+        case "debezium":
+            return "not an envelope of Debezium with the declared columns (rows by themselves are codec json): "
         case "avro":
             return "not Avro of the declared schema: "
         case "text":

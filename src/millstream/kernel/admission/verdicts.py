@@ -35,17 +35,16 @@ class Verdicts:
     watermark: int
 
 
-def judge(feed: Feed, rows: pl.DataFrame, watermark: int, seen: npt.NDArray[np.int64] | None = None) -> Verdicts:
+def judge(feed: Feed, rows: pl.DataFrame, watermark: int, repeats: npt.NDArray[np.bool_] | None = None) -> Verdicts:
     """Sort the rows of one partition, which are in the order of their offsets, into verdicts.
 
-    ``seen`` is, for each row, the highest sequence that its producer has used before.
+    ``repeats`` says of which rows it is known that they were here before.
     """
     size = rows.height
     codes = np.zeros(size, np.int8)
     met = np.full(size, watermark, np.int64)
-    if seen is not None:
-        numbers = rows["_nth"].fill_null(NEVER).to_numpy()
-        codes[(numbers <= seen) & rows["_nth"].is_not_null().to_numpy()] = DUPLICATE
+    if repeats is not None:
+        codes[repeats] = DUPLICATE
     time = feed.source.time
     bad = rows["_bad"].is_not_null().to_numpy()
     beat = rows["_beat"].is_not_null().to_numpy()

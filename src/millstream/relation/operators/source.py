@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
 from millstream.relation import clauses
 from millstream.relation.clauses import META_COLUMNS, NOWHERE, Column, Emit, EventTime, Place, Policy
@@ -14,6 +14,10 @@ from millstream.relation.operators.contract import NodeContract, settled_by_time
 
 if TYPE_CHECKING:
     from millstream.relation.nodes import Node
+
+
+CodecName: TypeAlias = Literal["json", "text", "avro", "debezium"]
+"""How values are written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +29,7 @@ class Source(NodeContract):
     name: str
     topic: str
     columns: tuple[Column, ...]
-    codec: Literal["json", "text", "avro"] = "json"
+    codec: CodecName = "json"
     avro_schema: str = ""
     key: tuple[str, ...] = ()
     time: EventTime | None = None
