@@ -6,6 +6,7 @@ binary log for longer than a capture may be down; a position that it no longer h
 
 from __future__ import annotations
 
+import secrets
 import time
 import zlib
 from collections.abc import Collection, Iterator, Sequence
@@ -178,7 +179,8 @@ class MysqlSource(Source):
 
     def _place(self, start: Place) -> Place:
         """See that reading can begin there, by the rights and by the file; and when that was made."""
-        stream = Stream(self._server, self._replica, start)
+        # Under a number of its own: the server would end the connection of whoever reads under ours, which may be this capture.
+        stream = Stream(self._server, 1 << 30 | secrets.randbits(30), start)
         try:
             return stream.begin()
         finally:
