@@ -31,6 +31,7 @@ unless ``--debug``.
     ├── CaptureError          change capture: a table or a database that cannot be captured
     │   ├── CaptureUnavailable  the database cannot be reached, or another process reads what is ours; a retry may work
     │   ├── CaptureGap        the database cannot give what comes next: it has forgotten it, or is another one
+    │   ├── CaptureFenced     another process captures under the same name
     │   └── TableChanged      a captured table is not what it was, so that somebody must decide
     └── LogError              the event log
         ├── UnknownTopic
@@ -182,6 +183,10 @@ class CaptureUnavailable(CaptureError):
 
 class CaptureGap(CaptureError):
     """The database cannot give what comes after our position without leaving something out; nothing was appended."""
+
+
+class CaptureFenced(CaptureError):
+    """Another process has begun to capture under the same name; this one appended nothing since."""
 
 
 class TableChanged(CaptureError):

@@ -8,8 +8,8 @@ what mends it, never a gap.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
@@ -110,6 +110,11 @@ class Source(ABC):
     def acknowledge(self, position: Position) -> None:
         """Everything up to there is in the log, durably: the database may forget it."""
 
+    def end(self) -> Position:
+        """Where the database is now: what is committed already is not after it."""
+        with self.snapshot(()) as snapshot:
+            return snapshot.position
+
     @abstractmethod
     def remove(self) -> None:
         """Take everything out of the database that :meth:`prepare` made."""
@@ -117,3 +122,13 @@ class Source(ABC):
     @abstractmethod
     def close(self) -> None:
         """Let go of the connections."""
+
+
+@contextmanager
+def closed(changes: Iterator[Transaction | None]) -> Iterator[Iterator[Transaction | None]]:
+    """Let an iterator of changes end with the block, whatever it waits for."""
+    try:
+        yield changes
+    finally:
+        if isinstance(changes, Generator):
+            changes.close()

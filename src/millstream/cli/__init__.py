@@ -23,6 +23,7 @@ from millstream.version import __version__
 
 COMMANDS = {
     "bench": "bench",
+    "capture": "capture",
     "completion": "completion",
     "consume": "consume",
     "doctor": "doctor",

@@ -1,0 +1,50 @@
+"""An address becomes a database to capture; what that needs is loaded when it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from importlib import import_module
+from typing import Any
+
+from millstream.capture.contract import Source
+from millstream.errors import ConfigError, MachineError
+from millstream.secret import redacted
+
+_KINDS = {
+    "mysql": ("mysql", "MysqlSource", "capture-mysql"),
+    "mariadb": ("mysql", "MysqlSource", "capture-mysql"),
+    "postgresql": ("postgres", "PostgresSource", "postgres"),
+    "sqlite": ("sqlite", "SqliteSource", ""),
+}
+_EXPECTED = "postgresql://USER@HOST/DATABASE, mysql://USER@HOST/DATABASE, mariadb://… or sqlite:PATH"
+
+
+def is_address(text: str) -> bool:
+    """Whether a text is the address of a database, and not the name of a file."""
+    return text.partition(":")[0] in _KINDS
+
+
+def open_source(address: str, tables: Sequence[str], name: str, *, allow: Collection[str] = ()) -> Source:
+    """The source at an address.
+
+    :param address: of the database, secrets by reference
+    :param tables: which are captured
+    :param name: that of the capture
+    :param allow: what else the source may take, as ``cascades`` of MariaDB
+    :raises ConfigError: if it is no address
+    :raises MachineError: if a library is missing
+    """
+    kind = address.partition(":")[0]
+    if kind not in _KINDS:
+        raise ConfigError(f"capture: found {redacted(address)!r}, expected {_EXPECTED}")
+    package, of, extra = _KINDS[kind]
+    try:
+        module: Any = import_module(f"millstream.capture.{package}.source")
+    except ModuleNotFoundError as error:
+        raise MachineError(
+            f"capture from {kind}: the library {error.name} is not there",
+            hint=f"pip install 'millstream[{extra}]'" if extra else "",
+        ) from error
+    given = {"allow": allow} if allow else {}
+    source: Source = getattr(module, of)(address, tables, name, **given)
+    return source

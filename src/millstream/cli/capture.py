@@ -1,0 +1,307 @@
+"""``millstream capture``: a database's tables into topics, and what there is to know and to do about that."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import PurePath
+from typing import Any
+
+import click
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from millstream.capture.contract import Source
+from millstream.capture.control import Control, Known, check_name, forget, read_known, request
+from millstream.capture.declaration import in_python, in_sql
+from millstream.capture.loop import HELD_SINCE_EVER, Report, Settings, capture
+from millstream.capture.opening import open_source
+from millstream.capture.outbox import Outbox
+from millstream.cli.logs import logging_options
+from millstream.cli.output import (
+    confirmed,
+    json_line,
+    json_option,
+    log_option,
+    opened,
+    parse_time,
+    show,
+    stderr,
+    to_json,
+)
+from millstream.cli.run import stopping
+from millstream.errors import CaptureError, ConfigError, MillstreamError
+from millstream.log.contract import Log
+
+_STATUS = {
+    "name": "CAPTURE",
+    "source": "SOURCE",
+    "tables": "TABLES",
+    "snapshot": "SNAPSHOT",
+    "changes": "CHANGES",
+    "committed": "LAST COMMIT",
+    "behind": "BEHIND",
+    "owner": "OWNER",
+}
+_BAR = (
+    SpinnerColumn(),
+    TextColumn("{task.description} {task.completed:,.0f}", markup=False),
+    BarColumn(),
+    TimeElapsedColumn(),
+)
+
+
+@click.group("capture")
+def command() -> None:
+    """Let topics follow the tables of a database: every row, then every committed change, exactly once."""
+
+
+def _name_of(address: str) -> str:
+    """What a capture is called unless it is said: as the database."""
+    last = re.split(r"[/:]", address.partition("?")[0])[-1]
+    return re.sub(r"[^A-Za-z0-9_-]", "_", PurePath(last).stem) or "capture"
+
+
+def _known(log: Log, name: str) -> Known:
+    captures = read_known(log)
+    if name not in captures:
+        raise CaptureError(
+            f"capture {name}: none of that name in {log.url}; there are {', '.join(captures) or 'none'}",
+            hint="`millstream capture start SOURCE --table TABLE` begins one",
+        )
+    return captures[name]
+
+
+@contextmanager
+def _source_of(known: Known, name: str, allow: tuple[str, ...] = ()) -> Iterator[Source]:
+    """The database that a capture reads."""
+    if known.progress is None:
+        raise CaptureError(f"capture {name}: it has not begun", hint="start it again")
+    source = open_source(known.progress.source, list(known.tables), name, allow=allow)
+    try:
+        yield source
+    finally:
+        source.close()
+
+
+@command.command()
+@click.argument("source", metavar="SOURCE")
+@click.option("--table", "tables", multiple=True, metavar="TABLE", help="A table to capture; may be repeated.")
+@click.option("--name", help="What the capture is called, and its topics begin with.  [default: as the database]")
+@click.option("--once", is_flag=True, help="Stop when everything that is committed now is in the log.")
+@click.option("--since", metavar="TIME", help="Since when rows of a snapshot hold, for as-of joins.  [default: ever]")
+@click.option("--partitions", "-p", type=click.IntRange(1), default=1, show_default=True, help="Of new topics.")
+@click.option(
+    "--refused",
+    type=click.Choice(["stop", "dead_letter"]),
+    default="stop",
+    show_default=True,
+    help="What to do with a row that a topic does not take.",
+)
+@click.option(
+    "--on-change",
+    type=click.Choice(["stop", "continue"]),
+    default="stop",
+    show_default=True,
+    help="What to do when a table loses a column or one has another type.",
+)
+@click.option("--allow", multiple=True, metavar="WHAT", help="What else the database may do; see its page.")
+@click.option("--outbox", metavar="TABLE", help="A table whose inserts are events for other topics.")
+@click.option("--outbox-topics", multiple=True, metavar="PATTERN", help="Topics that the outbox may name: 'orders.*'.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each step.")
+@logging_options
+@log_option
+def start(
+    source: str,
+    tables: tuple[str, ...],
+    name: str | None,
+    once: bool,
+    since: str | None,
+    partitions: int,
+    refused: Any,
+    on_change: Any,
+    allow: tuple[str, ...],
+    outbox: str | None,
+    outbox_topics: tuple[str, ...],
+    as_json: bool,
+    log_url: str | None,
+) -> None:
+    """Capture tables until it is stopped, or has caught up.
+
+    SOURCE is postgresql://USER@HOST/DATABASE, mysql://…, mariadb://… or sqlite:PATH, passwords by reference as ${env:NAME}. The rows that are there go to
+    topics NAME.SCHEMA.TABLE first, then every committed change. A restart goes on where the log says; a table that is new in the list is read then.
+
+    \b
+    Examples:
+      millstream capture start sqlite:shop.db --table users --table orders
+      millstream capture start postgresql://me@db/shop --table public.users --name shop --once --json
+    """
+    named = check_name(name or _name_of(source))
+    wanted = [*tables, *([outbox] if outbox and outbox not in tables else [])]
+    if outbox_topics and not outbox:
+        raise click.UsageError("--outbox-topics goes with --outbox TABLE")
+    chosen = Settings(
+        named,
+        source,
+        since=parse_time(since) if since else HELD_SINCE_EVER,
+        partitions=partitions,
+        refused=refused,
+        on_change=on_change,
+        outbox=Outbox(outbox, outbox_topics) if outbox else None,
+    )
+    database = open_source(source, wanted, named, allow=allow)
+    try:
+        with opened(log_url, create=True) as log, stopping() as stop, _shown(named, as_json) as report:
+            done = capture(log, database, chosen, once=once, stop=stop, report=report)
+    finally:
+        database.close()
+    if as_json:
+        click.echo(json_line({"capture": named, **asdict(done)}))
+    else:
+        stderr().print(f"{named}: {done.rows:,} rows and {done.changes:,} changes in this run", soft_wrap=True)
+
+
+@contextmanager
+def _shown(name: str, as_json: bool) -> Iterator[Any]:
+    """Shows where it is: JSON lines, or a bar for each table and a count of changes."""
+    if as_json:
+        yield lambda report: click.echo(json_line({"capture": name, **asdict(report)}))
+        return
+    console = stderr()
+    with Progress(*_BAR, console=console, disable=not console.is_terminal, transient=True) as bars:
+        tasks: dict[str, Any] = {}
+
+        def said(report: Report) -> None:
+            what = report.table or "changes"
+            if what not in tasks:
+                tasks[what] = bars.add_task(f"{name} {what}", total=report.total)
+            bars.update(tasks[what], completed=report.read if report.table else report.changes)
+
+        yield said
+
+
+@command.command()
+@click.argument("name", required=False)
+@log_option
+@json_option
+def status(name: str | None, log_url: str | None, as_json: bool) -> None:
+    """Show the captures of a log: how far each is, and whether that is where its database is.
+
+    \b
+    Examples:
+      millstream capture status
+      millstream capture status shop --json
+    """
+    with opened(log_url) as log:
+        captures = {name: _known(log, name)} if name else read_known(log)
+        rows = [_status(each, known) for each, known in captures.items()]
+    show(
+        rows, _STATUS, as_json=as_json, empty="no captures; `millstream capture start SOURCE --table TABLE` begins one"
+    )
+
+
+def _status(name: str, known: Known) -> dict[str, Any]:
+    progress, owner = known.progress, known.owner
+    complete = [table for table, each in known.tables.items() if each.complete]
+    return {
+        "name": name,
+        "source": progress.source if progress else None,
+        "tables": ", ".join(known.tables),
+        "snapshot": "complete" if len(complete) == len(known.tables) else f"{len(complete)} of {len(known.tables)}",
+        "position": progress.position if progress else None,
+        "changes": progress.changes if progress else 0,
+        "committed": progress.committed if progress else None,
+        "updated": progress.updated if progress else None,
+        "behind": _behind(name, known),
+        "owner": f"{owner.host}, {owner.pid}" if owner else None,
+        "requests": known.requests,
+    }
+
+
+def _behind(name: str, known: Known) -> str:
+    """Whether the database has more."""
+    from millstream.capture.order import order_of
+
+    if known.progress is None or known.progress.position is None:
+        return "all"
+    try:
+        with _source_of(known, name) as source:
+            end, here = order_of(source.end()), order_of(known.progress.position)
+    except MillstreamError as error:
+        return f"unknown: {error.message}"
+    if end <= here:
+        return "no"
+    same = end[:-1] == here[:-1]
+    return f"by {end[-1] - here[-1]:,}" if same else "yes"
+
+
+@command.command()
+@click.argument("name")
+@click.option("--table", "tables", multiple=True, required=True, metavar="TABLE", help="Which; may be repeated.")
+@log_option
+def snapshot(name: str, tables: tuple[str, ...], log_url: str | None) -> None:
+    """Ask a capture to read all rows of a table again, while it goes on.
+
+    Rows that the topic has and the table has not are deleted. The capture takes it up at once if it runs, else when it is started.
+
+    \b
+    Example:
+      millstream capture snapshot shop --table public.users
+    """
+    with opened(log_url) as log:
+        known = _known(log, name)
+        for table in tables:
+            if not (table in known.tables and known.tables[table].topic):
+                raise ConfigError(f"capture {name}: it has no table {table}; it has {', '.join(known.tables)}")
+        for table in tables:
+            request(log, name, table)
+    stderr().print(f"asked; `millstream capture status {name}` shows when it is done", soft_wrap=True)
+
+
+@command.command()
+@click.argument("source", metavar="SOURCE")
+@click.option("--table", "tables", multiple=True, required=True, metavar="TABLE", help="Which; may be repeated.")
+@click.option("--name", help="What the capture is or will be called.  [default: as the database]")
+@json_option
+def columns(source: str, tables: tuple[str, ...], name: str | None, as_json: bool) -> None:
+    """Print how a pipeline declares tables of a database, in Python and in SQL.
+
+    \b
+    Example:
+      millstream capture columns sqlite:shop.db --table users
+    """
+    named = check_name(name or _name_of(source))
+    database = open_source(source, tables, named)
+    try:
+        found = database.tables()
+    finally:
+        database.close()
+    if as_json:
+        said = [{**asdict(each), "python": in_python(named, each), "sql": in_sql(named, each)} for each in found]
+        click.echo(to_json(said))
+        return
+    click.echo("\n\n".join(f"{in_python(named, each)}\n\n{in_sql(named, each)}" for each in found))
+
+
+@command.command()
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@log_option
+def remove(name: str, yes: bool, log_url: str | None) -> None:
+    """End a capture for good: take out of the database what it made there, and forget the position.
+
+    Its topics stay. Whoever still captures under this name is stopped.
+
+    \b
+    Example:
+      millstream capture remove shop --yes
+    """
+    with opened(log_url) as log:
+        known = _known(log, name)
+        confirmed(f"End capture {name} of {len(known.tables)} tables?", yes=yes)
+        Control(log, name).claim()
+        with _source_of(known, name) as source:
+            source.remove()
+        forget(log, name)
+    stderr().print(f"removed {name}; `millstream topics delete TOPIC` deletes a topic", soft_wrap=True)

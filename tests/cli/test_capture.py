@@ -1,0 +1,116 @@
+"""``millstream capture`` as a user meets it."""
+
+from __future__ import annotations
+
+import io
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from millstream.capture.control import read_known
+from millstream.cli import execute
+from millstream.log import open_log
+from millstream.testing import MariaDbServer
+from tests.capture.databases import MariaDb
+from tests.capture.process import COMMAND
+from tests.waiting import until
+
+Go = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def go(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Go:
+    """Run a command line; give (exit code, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+
+    def go(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
+        code = execute(["capture", *arguments])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return go
+
+
+@pytest.fixture
+def database(mariadb: MariaDbServer) -> MariaDb:
+    found = MariaDb(mariadb)
+    found.made(rows=3)
+    return found
+
+
+def test_a_capture_is_begun_looked_at_and_removed(go: Go, database: MariaDb) -> None:
+    name = database.world.name  # a capture is called as the database unless it is said
+    code, out, _ = go("start", database.address, "--table", "a", "--once", "--json")
+    last = json.loads(out.splitlines()[-1])
+    assert (code, last["capture"], last["rows"], last["caught_up"]) == (0, name, 3, True)
+    database.run("INSERT INTO a VALUES (9, 9, null)")
+    code, out, _ = go("status", "--json")
+    (row,) = json.loads(out)
+    assert (row["name"], row["tables"], row["snapshot"]) == (name, f"{name}.a", "complete")
+    assert row["behind"].startswith("by ")
+    code, _, err = go("start", database.address, "--table", "a", "--once")
+    assert (code, "0 rows and 1 changes" in err) == (0, True)
+    code, out, _ = go("status", name)
+    assert "complete" in out
+    assert json.loads(go("status", name, "--json")[1])[0]["behind"] == "no"
+    assert go("remove", name)[0] == 2  # nobody said yes
+    code, _, err = go("remove", name, "--yes")
+    assert (code, f"removed {name}" in err) == (0, True)
+    assert go("status", "--json")[1].strip() == "[]"
+    code, _, err = go("status", name)
+    assert (code, "none of that name" in err) == (1, True)
+
+
+def test_a_table_is_asked_for_again_and_read_at_the_next_start(go: Go, database: MariaDb) -> None:
+    name = database.world.name
+    go("start", database.address, "--table", "a", "--once")
+    assert go("snapshot", name, "--table", "users")[0] == 2
+    assert go("snapshot", name, "--table", f"{name}.a")[0] == 0
+    assert json.loads(go("status", "--json")[1])[0]["requests"] == [f"{name}.a"]
+    assert "3 rows and 0 changes" in go("start", database.address, "--table", "a", "--once")[2]
+    assert json.loads(go("status", "--json")[1])[0]["requests"] == []
+
+
+def test_columns_are_declared_in_python_and_in_sql(go: Go, database: MariaDb) -> None:
+    name = database.world.name
+    code, out, _ = go("columns", database.address, "--table", "a", "--name", "shop")
+    assert code == 0
+    assert f'"id int, v int, t string",\n    key="id",\n    topic="shop.{name}.a",\n    codec="debezium",' in out
+    assert f"PRIMARY KEY (id)\n) WITH (topic = 'shop.{name}.a', format = 'debezium');" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("start", "oracle://x/y", "--table", "a"), "expected postgresql://"),
+        (("start", "mysql://me:geheim@localhost/shop", "--table", "a"), "secret"),
+        (("start", "mysql://me@localhost/shop"), "--table"),
+        (("start", "mysql://me@localhost/shop", "--table", "a", "--name", "a b"), "expected a name"),
+        (("start", "mysql://me@localhost/shop", "--table", "a", "--outbox-topics", "x"), "--outbox TABLE"),
+        (("start", "mysql://me@localhost/shop", "--table", "a", "--outbox", "o"), "--outbox-topics"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_cure(go: Go, arguments: tuple[str, ...], said: str) -> None:
+    code, out, err = go(*arguments)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert "geheim" not in err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_in_good_order(database: MariaDb, tmp_path: Path, number: int) -> None:
+    url = f"sqlite:{tmp_path}/log.db"
+    command = [*COMMAND, "capture", "start", database.address, "--table", "a", "--name", "shop", "--log", url]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process, open_log(url) as log:
+        until(
+            lambda: "shop" in (known := read_known(log)) and known["shop"].progress and known["shop"].progress.position
+        )
+        process.send_signal(number)
+        _, err = process.communicate(timeout=60)
+        assert (process.returncode, "3 rows and 0 changes" in err) == (0, True), err
