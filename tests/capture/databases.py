@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import random
+import subprocess
+import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
+
+import psycopg
 
 from millstream.capture.contract import Source
 from millstream.capture.opening import open_source
-from millstream.testing import MariaDbServer
+from millstream.testing import MariaDbServer, PostgresServer
 from tests.capture.mysql.world import World
 
 TABLE = "CREATE TABLE {} (id integer NOT NULL PRIMARY KEY, v integer, t varchar(400))"
@@ -21,6 +28,7 @@ class Database(ABC):
     """One database of a real server."""
 
     address: str
+    empty_a = "TRUNCATE TABLE a"
 
     @abstractmethod
     def full(self, table: str) -> str:
@@ -37,6 +45,13 @@ class Database(ABC):
 
     def source(self, *tables: str, name: str = "shop") -> Source:
         return open_source(self.address, tables, name)
+
+    def alter(self, statement: str) -> None:
+        """Change the schema, as this database wants it."""
+        self.run(statement)
+
+    def close(self) -> None:
+        """Let go of it."""
 
     def topic(self, table: str) -> str:
         return f"shop.{self.full(table)}"
@@ -67,6 +82,93 @@ class MariaDb(Database):
             yield connection.cursor().execute
         finally:
             connection.close()
+
+
+class Postgres(Database):
+    _numbers = itertools.count()
+
+    def __init__(self, server: PostgresServer) -> None:
+        self._server, self._name = server, f"loop{next(self._numbers)}"
+        with self._connect("postgres") as db:
+            db.execute(f"CREATE DATABASE {self._name}".encode())
+        self.address = f"postgresql://millstream@127.0.0.1:{server.port}/{self._name}"
+
+    def _connect(self, database: str) -> psycopg.Connection[Any]:
+        return psycopg.connect(
+            f"host=127.0.0.1 port={self._server.port} user=millstream dbname={database}", autocommit=True
+        )
+
+    def full(self, table: str) -> str:
+        return f"public.{table}"
+
+    def run(self, *statements: str) -> None:
+        with self._connect(self._name) as db:
+            for each in statements:
+                db.execute(each.encode())
+
+    @contextmanager
+    def session(self) -> Iterator[Callable[[str], Any]]:
+        with self._connect(self._name) as db:
+            yield lambda sql: db.execute(sql.encode())
+
+    def close(self) -> None:
+        with self._connect("postgres") as db:
+            slots = f"FROM pg_replication_slots WHERE database = '{self._name}'"
+            db.execute(f"SELECT pg_terminate_backend(active_pid, 10000) {slots} AND active".encode())
+            db.execute(f"SELECT pg_drop_replication_slot(slot_name) {slots}".encode())
+
+
+_APPLICATION = """
+import json, sqlite3, sys
+db = sqlite3.connect(sys.argv[1], timeout=60, isolation_level=None)
+db.execute("PRAGMA journal_mode = wal")
+for line in sys.stdin:
+    try:
+        db.execute(json.loads(line))
+        print("done", flush=True)
+    except sqlite3.Error as error:
+        print(str(error), flush=True)
+"""
+
+
+class Sqlite(Database):
+    """A file that an application in another process writes: two SQLite libraries in one process would lose each other's locks."""
+
+    empty_a = "DELETE FROM a"
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.address = f"sqlite:{path}"
+        self.run("CREATE TABLE first (id integer)")
+
+    def full(self, table: str) -> str:
+        return table
+
+    def run(self, *statements: str) -> None:
+        with self.session() as do:
+            for each in statements:
+                do(each)
+
+    def alter(self, statement: str) -> None:
+        source: Any = self.source("a", "b")
+        source.alter(statement)
+        source.close()
+
+    @contextmanager
+    def session(self) -> Iterator[Callable[[str], Any]]:
+        command = [sys.executable, "-c", _APPLICATION, str(self._path)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+
+            def do(sql: str) -> None:
+                assert process.stdin is not None
+                assert process.stdout is not None
+                process.stdin.write(json.dumps("BEGIN IMMEDIATE" if sql == "BEGIN" else sql) + "\n")
+                process.stdin.flush()
+                answer = process.stdout.readline().strip()
+                if answer != "done":
+                    raise RuntimeError(answer)
+
+            yield do
 
 
 @contextmanager
