@@ -50,7 +50,7 @@ class Database(ABC):
         """Change the schema, as this database wants it."""
         self.run(statement)
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  most have nothing to let go of
         """Let go of it."""
 
     def topic(self, table: str) -> str:
