@@ -13,6 +13,8 @@ from typing import Any
 from millstream.capture.contract import Source
 from millstream.capture.loop import Report, Settings, capture
 from millstream.log.contract import Log
+from tests.capture.databases import Database
+from tests.capture.topics import assert_same
 from tests.waiting import until
 
 COMMAND = [sys.executable, "-c", "from millstream.cli import main; main()"]
@@ -26,6 +28,27 @@ def started(*arguments: str, failpoint: str = "") -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [*COMMAND, "capture", "start", *arguments], env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     )
+
+
+def settings(database: Database, **more: object) -> Settings:
+    return Settings("shop", database.address, **more)  # type: ignore[arg-type]
+
+
+def once(log: Log, database: Database, *tables: str, **more: object) -> Report:
+    """Capture up to now."""
+    source = database.source(*(tables or ("a", "b")))
+    try:
+        return capture(log, source, settings(database, **more), once=True)
+    finally:
+        source.close()
+
+
+def same(log: Log, database: Database, *tables: str) -> int:
+    source = database.source(*(tables or ("a", "b")))
+    try:
+        return assert_same(log, source, "shop", tables or ("a", "b"))
+    finally:
+        source.close()
 
 
 class Running:

@@ -12,15 +12,15 @@ import pytest
 
 from millstream.capture import rows as rows_module
 from millstream.capture.control import CONTROL, read_known, request
-from millstream.capture.loop import Report, Settings, capture
+from millstream.capture.loop import capture
 from millstream.capture.outbox import Outbox
 from millstream.capture.reading import records_of
 from millstream.errors import CaptureError, CaptureFenced, RowRefused, TableChanged
 from millstream.log import open_log
 from millstream.log.contract import Log
 from tests.capture.databases import Database, MariaDb, Postgres, Sqlite, writing
-from tests.capture.process import Running, running, started
-from tests.capture.topics import assert_same, envelopes, fold
+from tests.capture.process import Running, once, running, same, settings, started
+from tests.capture.topics import envelopes, fold
 from tests.waiting import until
 
 KILLS = int(os.environ.get("MILLSTREAM_KILLS", "3"))
@@ -41,32 +41,10 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Databas
     found.close()
 
 
-@pytest.fixture(params=["sqlite"])
-def log(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Log]:
-    url = request.getfixturevalue("kafka").url if request.param == "kafka" else f"sqlite:{tmp_path}/log.db"
-    with open_log(url) as log:
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Log]:
+    with open_log(f"sqlite:{tmp_path}/log.db") as log:
         yield log
-
-
-def settings(database: Database, **more: object) -> Settings:
-    return Settings("shop", database.address, **more)  # type: ignore[arg-type]
-
-
-def once(log: Log, database: Database, *tables: str, **more: object) -> Report:
-    """Capture up to now."""
-    source = database.source(*(tables or ("a", "b")))
-    try:
-        return capture(log, source, settings(database, **more), once=True)
-    finally:
-        source.close()
-
-
-def same(log: Log, database: Database, *tables: str) -> int:
-    source = database.source(*(tables or ("a", "b")))
-    try:
-        return assert_same(log, source, "shop", tables or ("a", "b"))
-    finally:
-        source.close()
 
 
 def test_rows_come_first_and_then_every_change_under_its_key(log: Log, database: Database) -> None:
@@ -200,7 +178,9 @@ def test_of_two_captures_of_one_name_one_ends_and_nothing_comes_twice(log: Log, 
     database.run("UPDATE a SET v = 10 WHERE id = 1")
     run.wait(1)
     if by_log:
+        owner = read_known(log)["shop"].owner
         with running(log, second, settings(database)) as other:
+            until(lambda: read_known(log)["shop"].owner != owner, timeout=60)
             database.run("UPDATE a SET v = 11 WHERE id = 1", "UPDATE a SET v = 12 WHERE id = 2")
             other.wait(2)
             run.thread.join(60)

@@ -165,8 +165,8 @@ class Control:
         except (LogUnavailable, LogFull):
             raise
         except LogError as error:
-            last = self.log.last_sequence(CONTROL, self._producer)
-            if last is not None and last > self._number:
+            # Not asked by the number: on brokers who asks for that fences the others.
+            if read_known(self.log).get(self.name, Known()).owner != self._owner:
                 raise self._fenced() from error
             raise
         if any(ack.duplicate for ack in acks.values()):
