@@ -15,7 +15,7 @@ from collections import deque
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from millstream.errors import (
     BadEvent,
@@ -25,15 +25,15 @@ from millstream.errors import (
     LogUnavailable,
     MillstreamError,
     SequenceTooOld,
-    TopicExists,
 )
-from millstream.event import Event, Record, TopicPartition
+from millstream.event import Event
 from millstream.log.checks import check_name
-from millstream.log.contract import Log, Topic, TopicSettings
-from millstream.log.embedded.batch import Batch
+from millstream.log.contract import Log
+
+if TYPE_CHECKING:
+    from millstream.log.spill import Spill
 
 Policy: TypeAlias = Literal["block", "drop", "buffer"]
-_SPILL = TopicSettings(max_record_bytes=1 << 30)  # how large is too large is for the topic itself to say
 _RETRY = (0.05, 2.0)  # seconds between two tries: the first, and the most
 _BYTES = 16 << 20  # of one append, about
 _SPILLED = 1_000  # events in one batch of the file, at most: they wait in memory until then
@@ -130,12 +130,19 @@ class Producer:
         self._closing = self._sending = False
         last = log.last_sequence(topic, self.name)
         self._sequence = 0 if last is None else last + 1
-        self._spill = _Spill(self.buffer) if self.buffer.policy == "buffer" else None
+        self._spill = self._open_spill()
         if self._spill:
             self._sequence = max(self._sequence, self._spill.next_sequence)
         self._head_sequence = self._sequence
         self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
         self._thread.start()
+
+    def _open_spill(self) -> Spill | None:
+        if self.buffer.policy != "buffer" or self.buffer.spill is None:
+            return None
+        from millstream.log.spill import Spill
+
+        return Spill(self.buffer.spill, self.buffer.spill_bytes)
 
     @property
     def counters(self) -> Counters:
@@ -240,7 +247,7 @@ class Producer:
             self._counters, **{name: getattr(self._counters, name) + n for name, n in more.items()}
         )
 
-    def _spill_tail(self, spill: _Spill) -> None:
+    def _spill_tail(self, spill: Spill) -> None:
         """Write the newest events to the file as one batch with a number of its own.
 
         Numbers must grow in the order of sending, and what is in memory goes before the file: when the file begins to
@@ -343,64 +350,3 @@ class Producer:
                     self._error = None  # there is room again
             return True
         return True
-
-
-class _Spill:
-    """Batches on disk, in order, in a log of their own; a header of each record names its batch."""
-
-    def __init__(self, buffer: Buffer) -> None:
-        from millstream.log.embedded.engine import SqliteLog
-
-        assert buffer.spill is not None  # noqa: S101  (Buffer checks it)
-        self._log = SqliteLog(buffer.spill)
-        with contextlib.suppress(TopicExists):
-            self._log.create_topic("spill", settings=_SPILL)
-        self._limit = buffer.spill_bytes
-        self._place = TopicPartition("spill", 0)
-        with self._log.store.read() as db:
-            self._bytes = int(db.execute("SELECT sum(bytes) FROM partition").get)
-        end = self._log.bounds("spill")[0].end
-        self._offset = next((g.offsets.get(self._place, 0) for g in self._log.groups() if g.name == "sender"), 0)
-        self.waiting = end - self._offset
-        self.next_sequence = 0
-        if self.waiting:
-            sequence, count = _mark(self._log.read("spill", 0, end - 1, 1)[0])
-            self.next_sequence = sequence + count + 1
-
-    @property
-    def full(self) -> bool:
-        return self._bytes >= self._limit
-
-    def check(self, event: Event) -> None:
-        """Raise BadEvent now: in the file it would hold up everything behind it."""
-        Batch(Topic("spill", 1, _SPILL), [event], 0)
-
-    def add(self, events: list[Event], sequence: int) -> None:
-        mark = ("batch", f"{sequence}:{len(events)}".encode())
-        self._log.append("spill", [event._replace(headers=(*event.headers, mark)) for event in events])
-        self._bytes += sum(len(event.value or b"") + len(event.key or b"") for event in events)
-        self.waiting += len(events)
-
-    def next(self) -> tuple[list[Event], int]:
-        """The batch to send next, exactly as it was written, and its number."""
-        sequence, count = _mark(self._log.read("spill", 0, self._offset, 1)[0])
-        records = self._log.read("spill", 0, self._offset, count)
-        return [Event(r.value, r.key, r.time, r.headers[:-1]) for r in records], sequence
-
-    def done(self, count: int) -> None:
-        self._offset += count
-        self.waiting -= count
-        self._log.commit_group("sender", {self._place: self._offset})
-        if not self.waiting:
-            self._log.delete_topic("spill")
-            self._log.create_topic("spill", settings=_SPILL)
-            self._offset = self._bytes = 0
-
-    def close(self) -> None:
-        self._log.close()
-
-
-def _mark(record: Record) -> tuple[int, int]:
-    """The number and the size of the batch that a spilled record belongs to."""
-    sequence, count = record.headers[-1][1].split(b":")
-    return int(sequence), int(count)
