@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from millstream.codec import Avro, Json, Text
     from millstream.errors import MillstreamError
     from millstream.event import Event, Record, TopicPartition
+    from millstream.framed import Confluent
     from millstream.load import load_pipeline
     from millstream.log import Log, open_log
     from millstream.log.archive import Archive
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from millstream.log.lag import group_lag
     from millstream.log.producer import Buffer, Producer
     from millstream.pipeline import Pipeline
+    from millstream.registry import Registry
     from millstream.relation.relation import Relation
     from millstream.relation.source import Clock
     from millstream.runtime.batch import BatchResult, run_batch
@@ -44,6 +46,7 @@ __all__ = [
     "Buffer",
     "Change",
     "Clock",
+    "Confluent",
     "Event",
     "Json",
     "Log",
@@ -53,6 +56,7 @@ __all__ = [
     "Progress",
     "QueueSettings",
     "Record",
+    "Registry",
     "RejectChange",
     "Relation",
     "Text",
@@ -88,6 +92,7 @@ _LATER = {
     "Buffer": "millstream.log.producer",
     "Change": "millstream.sink.function",
     "Clock": "millstream.relation.source",
+    "Confluent": "millstream.framed",
     "Event": "millstream.event",
     "Json": "millstream.codec",
     "Log": "millstream.log",
@@ -97,6 +102,7 @@ _LATER = {
     "Progress": "millstream.runtime.run",
     "QueueSettings": "millstream.log.contract",
     "Record": "millstream.event",
+    "Registry": "millstream.registry",
     "RejectChange": "millstream.sink.function",
     "Relation": "millstream.relation.relation",
     "Text": "millstream.codec",

@@ -8,7 +8,8 @@ unless ``--debug``.
 
     MillstreamError
     ├── ConfigError           a setting, a log address, a secret reference
-    ├── CodecError            bytes that do not decode, a value that does not encode
+    ├── CodecError            bytes that do not decode, a value that does not encode, a schema that a registry does not know
+    │   └── RegistryUnavailable  a schema registry that does not answer; a retry may work
     ├── MachineError          this machine lacks something: Java, a fixed SQLite, a jar, an extra
     ├── SparkError            Spark did not start, or a query failed
     ├── PlanError             a definition that does not hold together, its addresses and settings too; names the place in the user's file
@@ -85,6 +86,10 @@ class ConfigError(MillstreamError):
 
 class CodecError(MillstreamError):
     """Bytes that do not decode, or a value that does not encode."""
+
+
+class RegistryUnavailable(CodecError):
+    """A schema registry does not answer; a retry may work."""
 
 
 class MachineError(MillstreamError):
