@@ -440,6 +440,20 @@ def test_operators_bind_as_they_do_in_spark(session: SparkSession) -> None:
     assert disagreements(session, split_up(PRECEDENCE), rows(0)) == []
 
 
+QUOTED = [
+    "'it''s'", "''''", "''''''", "'a''b''c'", "'''a'", "'a'''", '"a""b"', '"it\'s"', "'a\"b'", '"a\'\'b"', "'a\"\"b'",
+    "'a' 'b'", "'a'\n'b'", "'a' 'b' 'c'", "'a'\"b\"", "'a' \"b\"", "'a' ''", "'a''' 'b'", "'a'''''", "'a\"' \"'b\"",
+    "concat('it''s', s)", "(s = '''')", "(s IN ('it''s', '''', 'a' 'b'))", "(s LIKE '''%')",
+    "(s || 'a' 'b')", "regexp_extract(s, '([''a])' '(b)?', 1)", "CASE s WHEN '''' THEN 'it''s' ELSE 'a' 'b' END",
+]  # fmt: skip
+
+
+def test_a_text_in_quotes_is_what_spark_says(session: SparkSession) -> None:
+    assert disagreements(session, QUOTED, rows(0)) == []
+    for refused in (r"r'a\nb'", r"'a\'b'", "'a' r'b'", "'a' /* b */ 'c'", "DATE '2024-02' '-29'"):
+        assert compile_scalar(refused, COLUMNS, utc=True) is None
+
+
 @settings(
     max_examples=10,
     deadline=None,

@@ -258,6 +258,7 @@ class _Reader:
             return literal(word == "true", BOOLEAN)
         if word == "date" and self._tokens.kind(1) == TokenType.STRING:
             self._tokens.next()
+            need(self._tokens.kind(1) != TokenType.STRING)  # it takes one
             return cast(text(self._tokens), DATE)
         if self._tokens.take("interval"):
             return span(self._tokens)

@@ -38,9 +38,17 @@ def span(tokens: Tokens) -> Term:
 
 
 def text(tokens: Tokens) -> Term:
-    """Read a text in quotes."""
-    text = tokens.next().text
-    need("'" not in text, '"' not in text)  # what two quotes in a row mean is a setting of Spark's
+    """Read texts in quotes, which are one: a quote that is written twice is one quote of it, and spaces between two texts are nothing.
+
+    That and what a backslash means are settings of Spark's, which queries of pipelines have as they are by default.
+    """
+    before = tokens.next()
+    text = before.text
+    while tokens.kind() == TokenType.STRING:
+        token = tokens.next()
+        twice = token.start == before.end + 1 and tokens.quote(token) == tokens.quote(before)
+        text += (tokens.quote(token) if twice else "") + token.text
+        before = token
     return literal(text, TEXT)
 
 

@@ -66,6 +66,10 @@ class Tokens:
         self._at += 1
         return self._tokens[self._at - 1]
 
+    def quote(self, text: Token) -> str:
+        """The quote that a text in quotes begins with."""
+        return self._sql[text.start]
+
     def suffix(self, number: Token) -> str:
         """Pass over the letter that stands right behind a number, and give it: ``1L`` comes as 1, ::, L."""
         if self.kind() != TokenType.DCOLON or self._tokens[self._at].start != number.start:

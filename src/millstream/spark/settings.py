@@ -23,6 +23,10 @@ SETTINGS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
     # Workers of different environments have daemons of their own, and only some kinds of workers have this in theirs.
     "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
+    # What a text in quotes is, here and where expressions are computed without Spark.
+    "spark.sql.ansi.doubleQuotedIdentifiers": "false",
+    "spark.sql.legacy.consecutiveStringLiterals.enabled": "false",
+    "spark.sql.parser.escapedStringLiterals": "false",
     "spark.sql.session.timeZone": "UTC",
     # Hadoop's local file system has checksums of its own, and every file of a checkpoint costs the start of a chmod.
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
