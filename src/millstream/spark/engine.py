@@ -304,7 +304,7 @@ class OnKafka(_Reading):
 
     def read(self, part: Part, gate: Gate | None) -> Iterator[pa.RecordBatch]:
         """By a consumer that this process keeps."""
-        from millstream.log.kafka.engine import client_settings
+        from millstream.log.kafka.names import client_settings
         from millstream.log.kafka.scan import scan, to_batch
 
         decoder = self.decoder

@@ -18,7 +18,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from millstream.errors import ConfigError
-from millstream.log.kafka.engine import client_settings
+from millstream.log.kafka.names import client_settings
 from millstream.spark.engine import Attached
 from millstream.spark.options import Options
 from millstream.spark.source import TYPES, BatchReader, StreamReader

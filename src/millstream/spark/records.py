@@ -69,7 +69,7 @@ def stream_records(
         check_local(spark, address)
         options |= {"log": str(address.absolute())}
     else:
-        from millstream.log.kafka.engine import client_settings
+        from millstream.log.kafka.names import client_settings
 
         client = client_settings(address.place, kafka)  # workers have another environment
         options |= {

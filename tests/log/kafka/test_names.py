@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from millstream.errors import ConfigError
-from millstream.log.kafka.engine import client_settings
-from millstream.log.kafka.names import java_settings, librdkafka_settings
+from millstream.log.kafka.names import client_settings, java_settings, librdkafka_settings
 
 OURS = {"bootstrap.servers", "log_level", "socket.connection.setup.timeout.ms"}
 KEY = "-----BEGIN PRIVATE KEY-----\nMII=\n-----END PRIVATE KEY-----\n"

@@ -36,26 +36,19 @@ from millstream.log.contract import (
 from millstream.log.kafka.append import Appender
 from millstream.log.kafka.client import MOVING, TIMEOUT, Errors, ck, ck_admin, from_configs, to_configs
 from millstream.log.kafka.door import Door
-from millstream.log.kafka.names import librdkafka_settings
+from millstream.log.kafka.names import client_settings
 from millstream.log.kafka.offsets import first_since, of_group, of_partitions
 from millstream.log.kafka.sequence import SEQUENCES
-from millstream.secret import check_settings, resolve
 
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
+_HEARSAY = 1.0  # seconds in which all brokers have heard of a topic that is new
 _AHEAD = 3_600_000  # milliseconds by which clocks of producers may be ahead of the broker's
-
-
-def client_settings(servers: str, settings: Mapping[str, str]) -> dict[str, str]:
-    """The settings of every client, by Java's names or librdkafka's, under the latter. Secrets are resolved: it must never be printed."""
-    check_settings(settings, "kafka.")
-    ours = {"bootstrap.servers": servers, "log_level": "0", "socket.connection.setup.timeout.ms": "10000"}
-    return ours | librdkafka_settings({name: resolve(value) for name, value in settings.items()})
 
 
 class KafkaLog(Log):
     """The log in a Kafka cluster; ``servers`` is what Kafka calls bootstrap servers.
 
-    ``client`` is what :func:`client_settings` made, where that was done before.
+    ``client`` is what :func:`millstream.log.kafka.names.client_settings` made, where that was done before.
     """
 
     capabilities = KAFKA
@@ -68,6 +61,7 @@ class KafkaLog(Log):
         self.door = Door(self.client, self.url)
         self._topics: dict[str, tuple[float, Topic]] = {}
         self._appender = Appender(self)
+        self._brokers = 1
         self.door.reach()  # an address where nothing listens is an error now, not at the first append
 
     # topics
@@ -144,11 +138,13 @@ class KafkaLog(Log):
 
     def _described(self, name: str) -> list[Topic]:
         """One, if it is there; of brokers that were asked one may not have heard of it yet."""
-        deadline = time.monotonic() + TIMEOUT
-        while name in self._metadata():
-            if (found := self._describe([name])) or time.monotonic() > deadline:
+        started = time.monotonic()
+        while True:
+            if found := self._describe([name]):
                 return found
-        return []
+            if time.monotonic() - started > (_HEARSAY if self._brokers > 1 else 0.0):
+                return []
+            time.sleep(0.02)
 
     def _describe(self, names: Sequence[str]) -> list[Topic]:
         partitions = self._metadata() if names else {}  # of any broker: one may not have heard of a topic yet
@@ -166,7 +162,8 @@ class KafkaLog(Log):
     def _metadata(self) -> dict[str, list[int]]:
         """Partitions by topic."""
         with self.errors():
-            listed = self.admin.list_topics(timeout=TIMEOUT).topics
+            found = self.admin.list_topics(timeout=TIMEOUT)
+        self._brokers, listed = len(found.brokers), found.topics
         return {
             name: sorted(topic.partitions)
             for name, topic in listed.items()

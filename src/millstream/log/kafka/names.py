@@ -25,6 +25,13 @@ _OIDC = f"{_LOGIN}.oauthbearer.OAuthBearerLoginCallbackHandler"
 _NO_CHECK = {"": "none", "none": ""}  # ssl.endpoint.identification.algorithm
 
 
+def client_settings(servers: str, settings: Mapping[str, str]) -> dict[str, str]:
+    """The settings of every client, by Java's names or librdkafka's, under the latter. Secrets are resolved: it must never be printed."""
+    check_settings(settings, "kafka.")
+    ours = {"bootstrap.servers": servers, "log_level": "0", "socket.connection.setup.timeout.ms": "10000"}
+    return ours | librdkafka_settings({name: resolve(value) for name, value in settings.items()})
+
+
 def librdkafka_settings(settings: Mapping[str, str]) -> dict[str, str]:
     """Settings under librdkafka's names; ConfigError for those that only Java has.
 
