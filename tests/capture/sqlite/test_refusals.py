@@ -198,12 +198,15 @@ def test_a_capture_is_read_by_one_process(world: World) -> None:
     world.run("CREATE TABLE t (id INTEGER PRIMARY KEY)")
     with world.opened("t") as (_, position):
         second = world.source("t", name="SHOP")
-        asks: tuple[Callable[[], object], ...] = (lambda: second.prepare(position), lambda: second.remove())
-        for ask in asks:
-            with pytest.raises(CaptureUnavailable, match="another process reads the capture") as found:
-                ask()
-            assert "another name" in found.value.hint
+        with pytest.raises(CaptureUnavailable, match="another process reads the capture") as found:
+            second.prepare(position)
+        assert "another name" in found.value.hint
     second.prepare(position)
+    reading = second.changes(position)
+    assert next(reading) is None
+    world.source("t").remove()  # who says so may
+    with pytest.raises(CaptureGap, match="was removed"):
+        next(reading)
     second.close()
 
 

@@ -164,10 +164,13 @@ class Claim:
             ) from error
         self._held = held
 
-    def leave(self, *, forget: bool = False) -> None:
-        """Let go of it; with ``forget`` its file goes too."""
+    def leave(self) -> None:
+        """Let go of it."""
         if self._held is not None:
-            if forget:
-                self._path.unlink(missing_ok=True)
             os.close(self._held)
         self._held = None
+
+    def forget(self) -> None:
+        """Let go of it, and remove its file."""
+        self.leave()
+        self._path.unlink(missing_ok=True)

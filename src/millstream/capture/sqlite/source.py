@@ -147,12 +147,11 @@ class SqliteSource(Source):
             alter(db, self._registry, statement)
 
     def remove(self) -> None:
-        """Take triggers and tables of this capture out of the file."""
-        self._claim.take()
+        """Take triggers and tables of this capture out of the file; who still reads it finds a gap."""
         with self._file.write() as db:
             self._registry.remove(db)
         self._acknowledged = None
-        self._claim.leave(forget=True)
+        self._claim.forget()
 
     def close(self) -> None:
         """Forget what was acknowledged, and let go of the file."""
