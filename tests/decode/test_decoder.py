@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from millstream import Clock, Pipeline
-from millstream.decode.decoder import Decoder, Records
+from millstream.decode.decoder import Decoder, FeedDecoder, Records
 from millstream.decode.json_lines import Joined
 from millstream.kernel.admission.entrances import Admission
 from millstream.kernel.arrow import from_bytes
@@ -98,6 +98,43 @@ def test_a_table_takes_records_with_a_value_and_a_key_in_it() -> None:
     frames, left = packed(decoder(kind="table", key="k"), records(b'{"k": 1, "v": 2}', b'{"v": 2}', None))
     assert left == [1, 2]
     assert frames[0]["_deleted"].to_list() == [False]
+
+
+KEYED: list[tuple[bytes | None, bytes | None]] = [
+    (b"1", b'{"k": 1, "v": 2}'), (b"-7", None), (b'{"k":8,"v":9}', None), (b"x", None), (None, None), (b"9223372036854775807", None), (b"\xff", None),
+    (b"2", b'{"k": 2, "v": 3}'), (b'{"k":"8"}', None), (b'"8"', None), (b"+8", None), (b" 8", None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_a_tombstone_is_a_row_that_is_gone_with_the_key_of_its_record(joined: bool) -> None:
+    keys, values = (list(each) for each in zip(*KEYED, strict=True))
+    given = records(*values, keys=keys)
+    if joined:
+        lengths = np.array([-1 if value is None else len(value) for value in values], np.int64)
+        given = given._replace(values=Joined(b"\n".join(value for value in values if value is not None), lengths))
+    frames, left = packed(decoder(kind="table", key="k"), given)
+    rows = pl.concat(frames).sort("_offset")
+    assert rows.select("_offset", "k", "_deleted").rows() == [(0, 1, False), (1, -7, True), (2, 8, True), (7, 2, False)]
+    assert rows.filter("_deleted").drop("k", "_offset", "_deleted", "_c0").null_count().row(0) == (2,)
+    assert left == [3, 4, 5, 6, 8, 9, 10, 11]
+    assert packed(decoder(kind="table", key="k"), given._replace(keys=None))[1] == [
+        i for i, (_, v) in enumerate(KEYED) if v is None
+    ]
+
+
+def test_a_chunk_with_tombstones_is_decoded_in_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = decoder(kind="table", key="k")
+    feed = made.feeds["events"]
+    assert isinstance(feed, FeedDecoder)
+
+    def never(value: bytes) -> None:
+        raise AssertionError(f"{value!r} is decoded by itself")
+
+    monkeypatch.setattr(feed._rows, "_decode", never)
+    values = Joined(b'{"k": 1}\n{"k": 2}', np.array([8, -1, 8], np.int64))
+    frames, left = packed(made, records(*values, keys=[None, b"5", None])._replace(values=values))
+    assert (pl.concat(frames).sort("_offset")["k"].to_list(), left) == ([1, 5, 2], [])
 
 
 @pytest.mark.parametrize(

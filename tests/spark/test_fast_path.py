@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import os
 import pickle
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,28 +24,32 @@ from millstream.spark.fast_path import RAW, rows_of, shorten_batch, to_file
 from millstream.spark.source import MillstreamSource
 
 KEYS = st.none() | st.sampled_from(
-    [b"k", b"\xff", b"", b"millstream.heartbeat", b"millstream.heartbeat.1", b"millstream.heartbeat.x"]
+    [b"k", b"7", b"\xff", b"", b"millstream.heartbeat", b"millstream.heartbeat.1", b"millstream.heartbeat.x"]
 )
 VALUES = st.sampled_from(
     [None, b'{"n": 1}', b"{}", b'{"n": 1,', b'"n": 2}', b'{"n": 5}{"n": 6}', b"", b"\n", b'{"n": "x"}', b"a\0b"]
 ) | st.just(b'{"time":1,"pipeline":"p"}')
 
 
-def decoder(*select: str) -> Decoder:
+def decoder(*select: str, key: str | None = None) -> Decoder:
     pipeline = Pipeline("p", log="sqlite:never.db")
-    pipeline.view("out", pipeline.stream("events", "n bigint").select(*select))
+    define = pipeline.stream if key is None else partial(pipeline.table, key=key)
+    pipeline.view("out", define("events", "n bigint").select(*select))
     chain = chain_of(pipeline)
     return Decoder(Admission(chain), utc=True)
 
 
+@pytest.mark.parametrize("key", [None, "n"])
 @pytest.mark.parametrize("select", [("n",), ("n", "_key AS k")])
 @settings(deadline=None)
 @given(
     rows=st.lists(st.tuples(KEYS, VALUES) | st.just((b"k", b'{"n": 7}')), min_size=1, max_size=6),
     skip=st.integers(0, 2),
 )
-def test_a_batch_is_packed_as_lists_are(select: tuple[str, ...], rows: list[tuple[Any, Any]], skip: int) -> None:
-    made = decoder(*select)
+def test_a_batch_is_packed_as_lists_are(
+    select: tuple[str, ...], key: str | None, rows: list[tuple[Any, Any]], skip: int
+) -> None:
+    made = decoder(*select, key=key)
     padded = [(b"k", b"{}")] * skip + rows
     offsets = np.arange(len(padded)) - skip
     columns = [*zip(*padded, strict=True), ["events"] * len(padded), [0] * len(padded), offsets, offsets, offsets]

@@ -51,7 +51,8 @@ _READ = (pl.Datetime, pl.Date, pl.Decimal)
 class Records(NamedTuple):
     """Some records of one partition, in the order of their offsets, column by column; times are microseconds.
 
-    Without keys, none of them is a heartbeat. Keys and timestamps may be left out where :meth:`Decoder.wants_all` says no.
+    Without keys, none of them is a heartbeat. Keys and timestamps may be left out where :meth:`Decoder.wants_all` says no, but for the keys of
+    records without a value.
     """
 
     offsets: npt.NDArray[np.int64]

@@ -111,11 +111,15 @@ def rows_of(decoder: Decoder, chunks: list[Chunk]) -> Iterator[pa.RecordBatch]:
 
 
 def records_of(values: Values) -> Records:
-    """Values as records for a decoder, where keys and timestamps do not matter."""
+    """Values as records for a decoder, where keys matter of records without a value alone, and timestamps do not."""
     from millstream.decode.decoder import Records
     from millstream.decode.json_lines import Joined
 
-    return Records(values.offsets, None, values.appended * 1000, None, Joined(values.joined, values.lengths))
+    keys, absent = None, iter(values.keys)
+    if values.keys:
+        keys = [next(absent) if length < 0 else None for length in values.lengths.tolist()]
+    joined = Joined(values.joined, values.lengths)
+    return Records(values.offsets, None, values.appended * 1000, keys, joined)
 
 
 def shorten_batch(

@@ -40,15 +40,17 @@ class Part(NamedTuple):
 
 
 class Values(NamedTuple):
-    """Records as columns, without keys, headers and timestamps; ``appended`` in milliseconds.
+    """Records as columns, without headers and timestamps, and with the keys of those alone that have no value; ``appended`` in milliseconds.
 
-    ``joined`` holds the values, which have these ``lengths``, with a newline between any two.
+    ``joined`` holds the values, which have these ``lengths``, with a newline between any two; the length of no value is −1. ``keys`` are
+    those of records without one, in their order.
     """
 
     offsets: npt.NDArray[np.int64]
     appended: npt.NDArray[np.int64]
     lengths: npt.NDArray[np.int64]
     joined: bytes
+    keys: Sequence[bytes | None] = ()
 
 
 def scan_rows(log: SqliteLog, part: Part, limit: int, most: int = MOST_BYTES) -> list[Row]:
@@ -64,7 +66,7 @@ def scan_rows(log: SqliteLog, part: Part, limit: int, most: int = MOST_BYTES) ->
 def scan_values(log: SqliteLog, part: Part, limit: int, without: bytes, most: int = MOST_BYTES) -> Values | None:
     """Up to ``limit`` records of a part, and ``most`` bytes, as columns, at half the cost of rows: SQLite puts them together.
 
-    They end before the first whose key begins with ``without``. None if that cannot be: there is none before it, or one has no
+    They end before the first whose key begins with ``without``. None if that cannot be: there is none before it, or none has a
     value.
     """
     with _scanning(log, part) as (db, table):
@@ -140,12 +142,10 @@ def _values(db: Db, table: str, part: Part, limit: int, without: bytes) -> Value
         some = f"SELECT max(offset) + 1 FROM (SELECT offset FROM {table} {_SOME})"
         end = db.execute(some, (part.start, part.end, limit)).get or end
         count, there, marked, appended, joined = ask(end, _COLUMNS, *keys)
-    if there < count:
-        return None
     if marked is not None:
         end = marked
-        count, _, _, appended, joined = ask(end, _COLUMNS, *keys)
-    if not count:
+        count, there, _, appended, joined = ask(end, _COLUMNS, *keys)
+    if not there:
         return None
     offsets = np.arange(part.start, end)
     if count < len(offsets):
@@ -153,9 +153,11 @@ def _values(db: Db, table: str, part: Part, limit: int, without: bytes) -> Value
     newlines = np.flatnonzero(np.frombuffer(joined, np.uint8) == ord("\n"))
     if len(newlines) == count - 1:
         lengths = np.diff(newlines, prepend=-1, append=len(joined)) - 1
-    else:  # some are in the values
-        lengths = _numbers(*ask(end, "group_concat(length(value))"))
-    return Values(offsets, _numbers(appended), lengths, joined)
+    else:  # some are in the values, or some have none
+        lengths = _numbers(*ask(end, "group_concat(ifnull(length(value), -1))"))
+    bare = f"SELECT key FROM {table} {_BETWEEN} AND value IS NULL ORDER BY offset"
+    absent = [key for (key,) in db.execute(bare, (part.start, end))] if there < count else []
+    return Values(offsets, _numbers(appended), lengths, joined, absent)
 
 
 _SIZE = "ifnull(length(key), 0) + ifnull(length(value), 0) + ifnull(length(headers), 0)"
