@@ -2,7 +2,7 @@
 
 Spark's ``from_json`` and Spark SQL define what a record means; this is a shortcut for most of them. It takes a record only if
 strict JSON of plain types says it all and every expression of the feed is one that Polars computes alike. What is left (another
-form of time, a number where text was declared, an overflow, a heartbeat, a tombstone) goes to Spark, record by record,
+form of time, a number where text was declared, an overflow, a heartbeat, a tombstone whose key takes care) goes to Spark, record by record,
 and Spark decides. No record can shift another's columns: many are decoded in one call only where each is surely one document
 (:mod:`millstream.decode.json_lines`), else each by itself.
 """

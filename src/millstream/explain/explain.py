@@ -196,8 +196,9 @@ def _is_plain(text: str, names: Collection[str] = ()) -> bool:
 def _feed(feed: Feed, stage: str, views: tuple[str, ...]) -> Step:
     source, time = feed.source, feed.source.time
     kept_of = ["one watermark for each partition"] if time else []
-    kept_of += ["the highest number of each producer"] if source.sequence else []
-    endless = "never: it grows with the producers" if source.sequence else "never; it does not grow"
+    numbered = "keys" if source.kind == "table" else "producers"
+    kept_of += [f"the highest number of each {numbered[:-1]}"] if source.sequence else []
+    endless = f"never: it grows with the {numbered}" if source.sequence else "never; it does not grow"
     judged = {
         "admission": "its records are judged in the order of offsets",
         "reading": "its records are judged in the order of offsets, as they are read",
