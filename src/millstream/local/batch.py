@@ -87,12 +87,15 @@ class Local:
 
     def _by_spark(self, spark: SparkSession, records: list[Record]) -> Iterator[Chunk]:
         """Decode records as a running pipeline does."""
-        from millstream.spark.fast_path import RAW
+        from millstream.spark.fast_path import HEADERS, RAW
         from millstream.spark.lowering import decode
 
         rows = [(r.key, r.value, r.topic, r.partition, r.offset, r.time, r.append_time) for r in records]
         columns = [pa.array(column, kind) for column, kind in zip(zip(*rows, strict=True), RAW.values(), strict=True)]
-        frame = spark.createDataFrame(pa.Table.from_arrays(columns, list(RAW)))
+        columns.append(
+            pa.array([[{"key": name, "value": value} for name, value in r.headers] for r in records], HEADERS)
+        )
+        frame = spark.createDataFrame(pa.Table.from_arrays(columns, [*RAW, "headers"]))
         for batch in decode(frame, self.chain, self.name).toArrow().to_batches():
             yield from self.host.admission.pack(batch)
 

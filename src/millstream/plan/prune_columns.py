@@ -5,23 +5,35 @@ What nobody looks at is not looked at, so it cannot make a record malformed eith
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from millstream.plan.chain import Feed
 from millstream.relation import expression
+from millstream.relation.clauses import HEADERS
 from millstream.relation.nodes import Column, Source
 from millstream.relation.schema import fields_of
 
 
-def narrowed(feed: Feed) -> Source:
-    """The source with the columns that are decoded, in their order; there is at least one."""
+def reads_headers(feeds: Iterable[Feed]) -> bool:
+    """Whether something uses the headers of a record."""
+    return any(path[0] == HEADERS for feed in feeds for path in _used(feed))
+
+
+def _used(feed: Feed) -> set[tuple[str, ...]]:
+    """The columns, and fields of them, that the expressions of a feed name."""
     source = feed.source
     texts = [text for each in feed.expressions for text in (each.expression, each.guard) if text]
     if source.time is not None and source.time.said:
         texts.append(source.time.said)
     if source.sequence is not None:
         texts += [source.sequence.producer, source.sequence.number]
-    used = {path for text in texts for path in expression.paths(text)}
+    return {path for text in texts for path in expression.paths(text)}
+
+
+def narrowed(feed: Feed) -> Source:
+    """The source with the columns that are decoded, in their order; there is at least one."""
+    source, used = feed.source, _used(feed)
     if source.kind == "table":
         used |= {(name.lower(),) for name in source.key}
     if source.time is not None:

@@ -212,5 +212,7 @@ class Look:
 
 
 WINDOW_COLUMNS = ("window_start", "window_end")
-META_COLUMNS = ("_key", "_partition", "_offset", "_append_time", "_timestamp")
+HEADERS = "_headers"
+"""The headers of a record, a map of text; they are read where an expression names them."""
+META_COLUMNS = ("_key", "_partition", "_offset", "_append_time", "_timestamp", HEADERS)
 """What every record has besides its own columns, for expressions to use; never part of ``SELECT *``."""

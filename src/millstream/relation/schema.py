@@ -74,7 +74,7 @@ def parse_columns(ddl: str) -> tuple[Column, ...]:
             raise PlanError(
                 f"column {name}: names beginning with _ are Millstream's own",
                 hint=f"call it {name.lstrip('_') or 'something else'}; what a record has besides its columns is there as _key,"
-                " _partition, _offset, _append_time, _timestamp",
+                " _partition, _offset, _append_time, _timestamp, _headers",
             )
         if "`" in name:
             raise PlanError(f"column {name}: a backquote in a name; expected another", hint="rename the column")

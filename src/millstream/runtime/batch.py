@@ -30,6 +30,7 @@ from millstream.log.archive import whole_bounds, whole_offsets
 from millstream.log.heartbeat import write_heartbeat
 from millstream.pipeline import Pipeline
 from millstream.plan.build import Chain
+from millstream.plan.prune_columns import reads_headers
 from millstream.runtime.analysis_errors import analysed
 from millstream.runtime.checkpoint import BATCH, began_at, folder_of, identity_of, versions
 from millstream.runtime.delivery import Position, accepted, chunks_of, counts_table, finish, rejects_table
@@ -203,7 +204,8 @@ def compute(
     chain = chain_of(pipeline, tasks)
     counts = {feed.number: len(end[feed.source.topic]) for feed in chain.feeds}
     decoder = fast_path.decoder_for(spark, Host(chain, counts)) if shortened else None
-    records = batch_records(spark, pipeline.log, start, end, kafka=pipeline.kafka or {}, decoder=decoder)
+    kafka, headers = pipeline.kafka or {}, reads_headers(chain.feeds)
+    records = batch_records(spark, pipeline.log, start, end, kafka=kafka, decoder=decoder, headers=headers)
     if close and any(feed.source.time for feed in chain.feeds):
         records = records.unionByName(_ends(spark, chain, pipeline.name, end), allowMissingColumns=True)
     with our_settings(spark, tasks), analysed(spark, pipeline.views.values()):

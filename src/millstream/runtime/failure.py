@@ -31,6 +31,7 @@ from millstream.errors import (
 from millstream.log import open_log
 from millstream.pipeline import Pipeline
 from millstream.plan.build import Chain, Feed
+from millstream.plan.prune_columns import reads_headers
 from millstream.runtime.delivery import Position
 from millstream.spark.internals.driver_process import active_context
 from millstream.spark.lowering import decode
@@ -184,7 +185,12 @@ def _culprit(spark: SparkSession, pipeline: Pipeline, chain: Chain, position: Po
     def failing(feed: Feed, partition: int, low: int, high: int) -> str | None:
         topic = feed.source.topic
         records = batch_records(
-            spark, pipeline.log, {topic: {partition: low}}, {topic: {partition: high}}, kafka=pipeline.kafka or {}
+            spark,
+            pipeline.log,
+            {topic: {partition: low}},
+            {topic: {partition: high}},
+            kafka=pipeline.kafka or {},
+            headers=reads_headers([feed]),
         )
         frame = decode(records, replace(chain, feeds=(feed,)), pipeline.name)
         try:

@@ -112,6 +112,14 @@ def _from_key(name: str, kind: str, *, alone: bool, wrapped: bool) -> str:
     return f"CASE WHEN {is_named} THEN {named} WHEN {is_quoted} THEN {quoted} ELSE try_cast(_key AS {kind}) END"
 
 
+def headers_sql() -> str:
+    """Headers as a map of text: of several of one name the last."""
+    name, text = "make_valid_utf8(h.key)", "make_valid_utf8(cast(h.value AS string))"
+    others = f"map_filter(m, (k, v) -> k <> {name})"
+    empty = "cast(map() AS map<string, string>)"
+    return f"aggregate(coalesce(headers, array()), {empty}, (m, h) -> map_concat({others}, map({name}, {text})))"
+
+
 def unusable(source: Source) -> str:
     """Why a record cannot be decoded, or null."""
     if source.kind == "table":

@@ -46,12 +46,14 @@ RAW = {
     "timestamp": pa.timestamp("us", "UTC"),
     "append_time": pa.timestamp("us", "UTC"),
 }
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+"""Of records that are left, where they were read with them."""
 _UTC = ("UTC", "Etc/UTC", "Z", "GMT", "+00:00")
 _PIECE = 1 << 30  # bytes; Arrow cannot join twice as many
-SCHEMA = pa.schema([*CHUNK.items(), *RAW.items()])
+SCHEMA = pa.schema([*CHUNK.items(), *RAW.items(), ("headers", HEADERS)])
 DDL = (
     "_stage int, _target int, _bucket int, _kind int, _data binary, _leader int, key binary, value binary, topic string,"
-    " partition int, offset long, timestamp timestamp, append_time timestamp"
+    " partition int, offset long, timestamp timestamp, append_time timestamp, headers array<struct<key: string, value: binary>>"
 )
 
 
@@ -94,7 +96,13 @@ def shorten(
     if left.any():
         rest = raw(left)
         yield _row_batch(
-            [pa.nulls(rest.num_rows, kind) for kind in CHUNK.values()], [rest.column(name) for name in RAW]
+            [pa.nulls(rest.num_rows, kind) for kind in CHUNK.values()],
+            [
+                *(rest.column(name) for name in RAW),
+                rest.column("headers").cast(HEADERS)
+                if "headers" in rest.schema.names
+                else pa.nulls(rest.num_rows, HEADERS),
+            ],
         )
 
 
@@ -106,7 +114,7 @@ def rows_of(decoder: Decoder, chunks: list[Chunk]) -> Iterator[pa.RecordBatch]:
         columns = zip(*lay_aside(chunks, decoder.aside), strict=True)
         yield _row_batch(
             [pa.array(column, kind) for column, kind in zip(columns, CHUNK.values(), strict=True)],
-            [pa.nulls(len(chunks), kind) for kind in RAW.values()],
+            [pa.nulls(len(chunks), kind) for kind in (*RAW.values(), HEADERS)],
         )
 
 

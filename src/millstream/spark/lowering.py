@@ -28,9 +28,10 @@ from millstream.log.heartbeat import heartbeat_sql
 from millstream.plan.build import Chain, Feed, micros
 from millstream.plan.prune_columns import narrowed
 from millstream.relation import expression
+from millstream.relation.clauses import HEADERS
 from millstream.relation.nodes import META_COLUMNS, EventTime, Source
 from millstream.spark import stages, udf
-from millstream.spark.decoding import column, decoded, deleted, hidden, literal, opened, unusable
+from millstream.spark.decoding import column, decoded, deleted, headers_sql, hidden, literal, opened, unusable
 from millstream.spark.fast_path import CHUNK
 from millstream.spark.internals.arrow_schema import arrow_schema
 from millstream.spark.internals.python_functions import check_calls, finder
@@ -68,6 +69,7 @@ def decode(records: DataFrame, chain: Chain, pipeline: str) -> DataFrame:
         "offset AS _offset",
         "append_time AS _append_time",
         "timestamp AS _timestamp",
+        f"{headers_sql() if 'headers' in records.columns else 'cast(null AS map<string, string>)'} AS {HEADERS}",
         f"CASE {' '.join(f'WHEN topic = {literal(feed.source.topic)} THEN {feed.number}' for feed in chain.feeds)} END AS _feed",
         "cast(null AS string) AS _bad",
         f"{heartbeat_sql(pipeline, ended=FOREVER, ignored=IGNORED)} AS _beat",

@@ -27,6 +27,8 @@ from millstream.spark.source import MillstreamSource
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+OTHER_HEADERS = f"filter(headers, h -> h.key != '{TIME_HEADER}')"
+"""Headers without the one that holds the time of an event."""
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "headers")
 
 _SENT = f"cast(get(filter(headers, h -> h.key = '{TIME_HEADER}'), 0).value AS string)"
@@ -142,11 +144,10 @@ def _kafka_with_archive(
 
 def _columns(frame: DataFrame) -> DataFrame:
     """Kafka's columns, with the event's time, which is no header of it then, as the timestamp."""
-    others = f"filter(headers, h -> h.key != '{TIME_HEADER}')"
     return frame.selectExpr(
         *COLUMNS[:5],
         f"{EVENT_TIME} AS timestamp",
-        f"if(size({others}) > 0, {others}, null) AS headers",
+        f"if(size({OTHER_HEADERS}) > 0, {OTHER_HEADERS}, null) AS headers",
     )
 
 

@@ -1,6 +1,6 @@
 """The records of several topics as one frame, for pipelines: a stream from where its checkpoint is, or a range as a batch.
 
-Columns: key, value, topic, partition, offset, timestamp, append_time. Partitions are those that were there when the
+Columns: key, value, topic, partition, offset, timestamp, append_time; headers where they are asked for. Partitions are those that were there when the
 pipeline started: one that is added later is read after the next start, when the watermark it begins with is known.
 """
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from millstream.address import parse_log
 from millstream.spark import private_folder
 from millstream.spark.fast_path import take, to_file
-from millstream.spark.read import EVENT_TIME, check_local, kafka_options, to_json
+from millstream.spark.read import EVENT_TIME, OTHER_HEADERS, check_local, kafka_options, to_json
 from millstream.spark.source import MillstreamSource
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ def stream_records(
     decoder: Decoder | None = None,
     watermarks: str = "",
     patience: float = 60.0,
+    headers: bool = False,
 ) -> DataFrame:
     """A stream over the topics (name → number of partitions); ``start`` counts only where there is no checkpoint yet.
 
@@ -79,9 +80,9 @@ def stream_records(
         }
     spark.dataSource.register(MillstreamSource)
     options |= {"subscribe": ",".join(partitions), "assign": assign, "group": group, "watermarks": watermarks}
-    options |= {"includeAppendTime": "true", "includeHeaders": "false", "wholeAppends": "true", "archives": "true"}
+    options |= {"includeAppendTime": "true", "includeHeaders": str(headers), "wholeAppends": "true", "archives": "true"}
     options |= {"maxBytesPerTrigger": str(max_bytes or "")}
-    return _ours(spark.readStream.format("millstream").options(**options), decoder)
+    return _ours(spark.readStream.format("millstream").options(**options), decoder, headers)
 
 
 def batch_records(
@@ -92,6 +93,7 @@ def batch_records(
     *,
     kafka: Mapping[str, str],
     decoder: Decoder | None = None,
+    headers: bool = False,
 ) -> DataFrame:
     """The records of a range: for each topic and partition from ``start`` up to, and without, ``end``.
 
@@ -104,19 +106,20 @@ def batch_records(
         check_local(spark, address)
         spark.dataSource.register(MillstreamSource)
         options |= {"log": str(address.absolute()), "subscribe": ",".join(end), "assign": assign}
-        options |= {"includeAppendTime": "true", "includeHeaders": "false", "archives": "true"}
-        return _ours(spark.read.format("millstream").options(**options), decoder)
+        options |= {"includeAppendTime": "true", "includeHeaders": str(headers), "archives": "true"}
+        return _ours(spark.read.format("millstream").options(**options), decoder, headers)
     options |= {"assign": assign, **kafka_options(address, kafka)}
-    return _kafka(spark.read.format("kafka").options(**options), decoder)
+    return _kafka(spark.read.format("kafka").options(**options), decoder, headers)
 
 
-def _ours(reader: DataFrameReader | DataStreamReader, decoder: Decoder | None) -> DataFrame:
+def _ours(reader: DataFrameReader | DataStreamReader, decoder: Decoder | None, headers: bool) -> DataFrame:
     if decoder is None:
-        return reader.load().select(*COLUMNS)
+        return reader.load().select(*COLUMNS, *(["headers"] if headers else []))
     return reader.option("decoder", to_file(decoder)).load()
 
 
-def _kafka(reader: DataFrameReader | DataStreamReader, decoder: Decoder | None) -> DataFrame:
+def _kafka(reader: DataFrameReader | DataStreamReader, decoder: Decoder | None, headers: bool) -> DataFrame:
     """Kafka's timestamp is that of the append."""
-    records = reader.load().selectExpr(*COLUMNS[:5], f"{EVENT_TIME} AS timestamp", "timestamp AS append_time")
+    others = [f"{OTHER_HEADERS} AS headers"] if headers else []
+    records = reader.load().selectExpr(*COLUMNS[:5], f"{EVENT_TIME} AS timestamp", "timestamp AS append_time", *others)
     return records if decoder is None else take(records, decoder)

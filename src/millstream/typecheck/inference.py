@@ -18,6 +18,7 @@ from millstream.kernel.operators.map_groups import type_of
 from millstream.kernel.schemas import input_frames
 from millstream.plan.build import Chain, Feed
 from millstream.relation import expression
+from millstream.relation.clauses import HEADERS
 from millstream.relation.functions import Function, calling
 from millstream.relation.nodes import (
     WINDOW_COLUMNS,
@@ -168,7 +169,7 @@ class _Reader:
     def _read(self, node: Node) -> Types:
         match node:
             case Source():
-                return _declared(node.columns) | META
+                return _declared(node.columns) | META | {HEADERS: map_of(pl.String(), pl.String())}
             case Select():
                 return self._named(node.columns, node.input)
             case Aggregate():

@@ -12,6 +12,7 @@ from millstream.kernel.host import Host
 from millstream.log.archive import archive_of
 from millstream.log.embedded.engine import SqliteLog
 from millstream.log.embedded.scan import Part, records_within
+from millstream.plan.prune_columns import reads_headers
 from millstream.runtime.analysis_errors import analysed
 from millstream.runtime.checkpoint import watermarks_of
 from millstream.runtime.delivery import Delivery, Position
@@ -94,6 +95,7 @@ def _decoded(course: Course, recovered: Recovered, host: Host, partitions: Mappi
         decoder=fast_path.decoder_for(spark, host),
         watermarks=str(watermarks_of(recovered.folder)) if recovered.chain.early else "",
         patience=course.longest if options.once else math.inf,
+        headers=reads_headers(host.chain.feeds),
     )
     return decode(records, recovered.chain, pipeline.name)
 
