@@ -74,7 +74,9 @@ def test_of_two_captures_into_kafka_the_first_ends_and_nothing_comes_twice(log: 
     assert same(log, database) == 3
 
 
-def test_a_large_transaction_is_cut_and_goes_on_where_it_was_cut(log: Log, database: MariaDb) -> None:
+def test_a_large_transaction_is_cut_and_goes_on_where_it_was_cut(
+    log: Log, database: MariaDb, monkeypatch: pytest.MonkeyPatch
+) -> None:
     database.made()
     once(log, database)
     with database.session() as do:
@@ -83,9 +85,17 @@ def test_a_large_transaction_is_cut_and_goes_on_where_it_was_cut(log: Log, datab
             do(f"INSERT INTO a VALUES ({one}, {one}, 'x')")
         do("UPDATE a SET v = v + 1")
         do("COMMIT")
-    stopped = database.source("a", "b")
-    with pytest.raises(RuntimeError, match=r"capture\.append"):
-        _broken_off(log, stopped, database)
+    stopped, count = database.source("a", "b"), itertools.count(1)
+
+    def fail(name: str) -> None:
+        if name == "capture.append" and next(count) == 4:  # the note of the tables and two pieces are in
+            raise RuntimeError(name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("millstream.capture.appender.failpoint", fail)
+        patch.setattr("millstream.capture.appender.CHANGES", 1)  # each piece is an append of its own
+        with pytest.raises(RuntimeError, match=r"capture\.append"):
+            capture(log, stopped, settings(database, most=10), once=True)
     stopped.close()
     progress = read_known(log)["shop"].progress
     assert progress is not None
@@ -95,22 +105,3 @@ def test_a_large_transaction_is_cut_and_goes_on_where_it_was_cut(log: Log, datab
     orders = [said["transaction"]["total_order"] for _, said in envelopes(log, database.topic("a")) if said]
     assert orders == list(range(1, 51))
     assert same(log, database) == 25
-
-
-def _broken_off(log: Log, source: object, database: MariaDb) -> None:
-    """Capture, and fail at the fourth append: the note of the tables and two pieces are in."""
-    from millstream.capture import appender
-
-    count = itertools.count(1)
-    before = appender.failpoint
-
-    def fail(name: str) -> None:
-        if name == "capture.append" and next(count) == 4:
-            raise RuntimeError(f"failpoint {name}")
-
-    appender.failpoint = fail
-    appender_full, appender.CHANGES = appender.CHANGES, 1  # each piece is an append of its own
-    try:
-        capture(log, source, settings(database, most=10), once=True)  # type: ignore[arg-type]
-    finally:
-        appender.failpoint, appender.CHANGES = before, appender_full

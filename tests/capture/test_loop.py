@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,10 +14,12 @@ import pytest
 
 from millstream.capture import rows as rows_module
 from millstream.capture.control import CONTROL, read_known, request
+from millstream.capture.diff import compare
 from millstream.capture.loop import capture
 from millstream.capture.outbox import Outbox
 from millstream.capture.reading import records_of
 from millstream.errors import CaptureFenced, CaptureUnavailable, RowRefused, TableChanged
+from millstream.event import Event
 from millstream.log import open_log
 from millstream.log.contract import Log
 from tests.capture.databases import Database, MariaDb, Postgres, Sqlite, writing
@@ -213,8 +217,6 @@ def test_a_table_is_read_again_when_it_is_asked_for_while_changes_go_on(log: Log
     once(log, database)
     topic = database.topic("a")
     stray = b'{"before":null,"after":{"id":77777,"v":1,"t":null},"source":{"txId":null},"op":"r"}'
-    from millstream.event import Event
-
     log.append(topic, [Event(stray, b"77777")])  # a row that the database does not have
     with pytest.raises(AssertionError):
         same(log, database)
@@ -259,8 +261,6 @@ def test_a_row_that_is_too_large_stops_or_is_a_dead_letter(log: Log, database: D
     database.made(rows=2)
     once(log, database)
     topic = log.topic(database.topic("a"))
-    from dataclasses import replace
-
     log.alter_topic(topic.name, settings=replace(topic.settings, max_record_bytes=700))
     database.run(f"UPDATE a SET t = '{'x' * 390}' WHERE id = 1", "UPDATE a SET v = 9 WHERE id = 0")
     with pytest.raises(RowRefused, match=f"topic {topic.name} takes up to 700"):
@@ -295,3 +295,31 @@ def test_rows_of_an_outbox_become_events_of_the_topics_that_are_allowed(log: Log
     assert letter is not None
     assert "secrets" in letter["why"]
     assert {topic.name for topic in log.topics()} == {CONTROL, database.topic("a"), "orders.eu", "shop.dead"}
+
+
+def test_a_difference_is_found_while_both_move_and_a_new_snapshot_mends_it(log: Log, database: Database) -> None:
+    database.made(rows=2000)
+    once(log, database)
+    topic, place = database.topic("a"), {"file": "x.1", "byte": 0, "lsn": "0/0", "seq": 0}
+    source, looking = database.source("a", "b"), database.source("a", "b")
+    strays = [
+        ({"source": place, "after": {"id": 77777, "v": 1, "t": None}}, b"77777"),
+        ({"source": place, "after": {"id": 1500, "v": -1, "t": "row 1500"}}, b"1500"),
+    ]
+    with writing(database, seed=6), running(log, source, settings(database)) as run:  # they touch no row above 600
+        run.wait(20)
+        assert [each.equal for each in compare(log, looking, "shop")] == [True, True]
+        log.append(topic, [*(Event(json.dumps(said).encode(), key) for said, key in strays), Event(None, b"1998")])
+        run.wait(40)
+        found = next(each for each in compare(log, looking, "shop") if each.topic == topic)
+        assert (found.missing, found.extra, found.other) == (1, 1, 1)
+        assert {each.key: each.kind for each in found.examples} == {
+            "1998": "missing",
+            "77777": "extra",
+            "1500": "other",
+        }
+        request(log, "shop", database.full("a"))
+        until(lambda: not read_known(log)["shop"].requests, timeout=60)
+        assert [each.equal for each in compare(log, looking, "shop")] == [True, True]
+    source.close()
+    looking.close()

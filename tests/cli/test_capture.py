@@ -14,6 +14,7 @@ import pytest
 
 from millstream.capture.control import read_known
 from millstream.cli import execute
+from millstream.event import Event
 from millstream.log import open_log
 from millstream.testing import MariaDbServer
 from tests.capture.databases import MariaDb
@@ -75,6 +76,20 @@ def test_a_table_is_asked_for_again_and_read_at_the_next_start(go: Go, database:
     assert json.loads(go("status", "--json")[1])[0]["requests"] == [f"{name}.a"]
     assert "3 rows and 0 changes" in go("start", database.address, "--table", "a", "--once")[2]
     assert json.loads(go("status", "--json")[1])[0]["requests"] == []
+
+
+def test_a_difference_is_printed_and_is_exit_code_1(go: Go, database: MariaDb) -> None:
+    name = database.world.name
+    go("start", database.address, "--table", "a", "--once")
+    code, out, _ = go("diff", name, "--json")
+    assert (code, [each["equal"] for each in json.loads(out)]) == (0, [True])
+    with open_log("sqlite:millstream.db") as log:
+        log.append(f"{name}.{name}.a", [Event(None, b"1")])
+    code, out, err = go("diff", name)
+    assert (code, "no" in out) == (1, True)
+    assert f'{name}.a 1: missing; database {{"id":1,"v":1,"t":"row 1"}}, topic null' in err
+    code, _, err = go("alter", name, "ALTER TABLE a ADD COLUMN w int")
+    assert (code, "run the statement there" in err) == (1, True)
 
 
 def test_columns_are_declared_in_python_and_in_sql(go: Go, database: MariaDb) -> None:

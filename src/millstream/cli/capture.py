@@ -15,6 +15,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from millstream.capture.contract import Source
 from millstream.capture.control import Control, Known, check_name, forget, read_known, request
 from millstream.capture.declaration import in_python, in_sql
+from millstream.capture.diff import compare
 from millstream.capture.loop import HELD_SINCE_EVER, Report, Settings, capture
 from millstream.capture.opening import open_source
 from millstream.capture.outbox import Outbox
@@ -43,6 +44,15 @@ _STATUS = {
     "committed": "LAST COMMIT",
     "behind": "BEHIND",
     "owner": "OWNER",
+}
+_DIFF = {
+    "table": "TABLE",
+    "rows": "ROWS",
+    "missing": "MISSING",
+    "extra": "EXTRA",
+    "other": "OTHER",
+    "moving": "MOVING",
+    "equal": "EQUAL",
 }
 _BAR = (
     SpinnerColumn(),
@@ -282,6 +292,60 @@ def columns(source: str, tables: tuple[str, ...], name: str | None, as_json: boo
         click.echo(to_json(said))
         return
     click.echo("\n\n".join(f"{in_python(named, each)}\n\n{in_sql(named, each)}" for each in found))
+
+
+@command.command()
+@click.argument("name")
+@log_option
+@json_option
+def diff(name: str, log_url: str | None, as_json: bool) -> int:
+    """Compare the tables of a database with their topics, row by row, while both move.
+
+    Reads the tables at one moment and the topics up to it; the capture must be running, or have caught up. Exit code 1 if a row differs.
+    `millstream verify FILE` compares views with topics.
+
+    \b
+    Example:
+      millstream capture diff shop
+    """
+    with opened(log_url) as log, _source_of(_known(log, name), name) as source, stderr().status(f"comparing {name}"):
+        compared = list(compare(log, source, name))
+    rows = [{**asdict(each), "equal": each.equal} for each in compared]
+    if as_json:
+        click.echo(to_json(rows))
+    else:
+        show(rows, _DIFF, as_json=False, empty="no tables")
+        for each in compared:
+            for found in each.examples:
+                said = f"{each.table} {found.key}: {found.kind}; database {json_line(found.database)}, topic {json_line(found.topic)}"
+                stderr().print(said, soft_wrap=True)
+        if not all(each.equal for each in compared):
+            stderr().print(f"`millstream capture snapshot {name} --table TABLE` puts a topic right", soft_wrap=True)
+    return 0 if all(each.equal for each in compared) else 1
+
+
+@command.command()
+@click.argument("name")
+@click.argument("statement")
+@log_option
+def alter(name: str, statement: str, log_url: str | None) -> None:
+    """Change the schema of a SQLite file that is captured, without losing a change.
+
+    Triggers are taken away, the statement is run and they are made again, while nobody can write. Other databases need no help.
+
+    \b
+    Example:
+      millstream capture alter shop "ALTER TABLE users ADD COLUMN age INTEGER"
+    """
+    with opened(log_url) as log, _source_of(_known(log, name), name) as source:
+        change = getattr(source, "alter", None)
+        if change is None:
+            raise CaptureError(
+                f"capture {name}: {source.connector} tells by itself when a table changes",
+                hint="run the statement there",
+            )
+        change(statement)
+    stderr().print("done", soft_wrap=True)
 
 
 @command.command()
