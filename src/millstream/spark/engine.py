@@ -263,8 +263,8 @@ class OnKafka(_Reading):
     def log(self) -> KafkaLog:
         """The log, opened in this process."""
         if self._opened is None:
+            from millstream.log.kafka.append_times import AppendTimes
             from millstream.log.kafka.engine import KafkaLog
-            from millstream.log.kafka.scan import AppendTimes
             from millstream.log.kafka.sizes import Sizes
 
             self._opened = KafkaLog(self.options.log.place, client=self.files.client or None)

@@ -14,8 +14,9 @@ from millstream.errors import LogUnavailable, OffsetOutOfRange, UnknownTopic
 from millstream.event import Event
 from millstream.log import open_log
 from millstream.log.embedded.scan import Part
+from millstream.log.kafka.append_times import AppendTimes
 from millstream.log.kafka.engine import KafkaLog
-from millstream.log.kafka.scan import AppendTimes, scan, to_batch
+from millstream.log.kafka.scan import scan, to_batch
 from millstream.testing import KafkaBroker
 from tests.contracts.log import name, read_all
 
