@@ -34,6 +34,14 @@ class Joined(Sequence[bytes | None]):
         end = int(self._ends[index])
         return self.data[end - int(self.lengths[index]) : end]
 
+    def beginning(self, text: bytes) -> npt.NDArray[np.intp]:
+        """Where values begin with a text."""
+        found = np.frombuffer(self.data, np.uint8)
+        places = np.flatnonzero(self.lengths >= len(text))
+        for index in reversed(range(len(text))):  # names differ where they end, more than where they begin
+            places = places[found[self._ends[places] - self.lengths[places] + index] == text[index]]
+        return places
+
     @property
     def are_objects(self) -> bool:
         """Whether each value begins and ends with a brace.

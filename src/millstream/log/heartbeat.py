@@ -19,6 +19,8 @@ from millstream.log.partitioner import partition_of
 
 PREFIX = b"millstream.heartbeat."
 """How the keys of heartbeats begin. Users do not append such keys."""
+VALUE_PREFIX = b'{"time":'
+"""How their values begin."""
 
 # What Python's regular expressions and Java's read alike.
 _KEY = r"millstream\.heartbeat\.[0-9]{1,18}"

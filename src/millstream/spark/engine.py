@@ -27,6 +27,7 @@ from millstream.log.embedded.engine import SqliteLog
 from millstream.log.embedded.file import first_appended_after, records_table
 from millstream.log.embedded.scan import Part, Values, records_within, scan_rows, scan_values
 from millstream.spark import fast_path
+from millstream.spark.internals import kafka_messages
 from millstream.spark.options import Options
 from millstream.spark.private_folder import check_ours
 
@@ -304,22 +305,35 @@ class OnKafka(_Reading):
 
     def read(self, part: Part, gate: Gate | None) -> Iterator[pa.RecordBatch]:
         """By a consumer that this process keeps."""
+        from millstream.log.kafka.messages import to_batch
         from millstream.log.kafka.names import client_settings
-        from millstream.log.kafka.scan import scan, to_batch
+        from millstream.log.kafka.scan import scan
 
-        decoder = self.decoder
-        whole = decoder is None or decoder.wants_all(part.topic)
-        settings = self.files.client or client_settings(self.options.log.place, {})
+        decoder, settings = self.decoder, self.files.client or client_settings(self.options.log.place, {})
+        if decoder is not None and not decoder.wants_all(part.topic):
+            yield from self._shortened(decoder, settings, part, gate)
+            return
         for messages in scan(settings, part, CHUNK, self.options.patience):
-            batch = to_batch(part, messages, headers=whole)
+            batch = to_batch(part.topic, part.partition, messages)
             if decoder is None:
                 yield batch.select(self.options.columns)
-                continue
+            else:
+                yield from fast_path.shorten_batch(decoder, batch, gate)
 
-            def raw(left: npt.NDArray[np.bool_], messages: list[object] = messages) -> pa.RecordBatch:
-                return to_batch(part, list(compress(messages, left)))
+    def _shortened(
+        self, decoder: Decoder, settings: Mapping[str, str], part: Part, gate: Gate | None
+    ) -> Iterator[pa.RecordBatch]:
+        """Chunks by the values alone; of what is left the rest is read, too."""
+        from millstream.log.kafka.messages import Messages, to_batch
+        from millstream.log.kafka.scan import scan
 
-            yield from fast_path.shorten_batch(decoder, batch, gate, None if whole else raw)
+        for messages in scan(settings, part, CHUNK, self.options.patience, kind=kafka_messages.taker(settings)):
+
+            def raw(left: npt.NDArray[np.bool_], messages: Messages = messages) -> pa.RecordBatch:
+                return to_batch(part.topic, part.partition, messages[left])
+
+            records = fast_path.records_of_messages(messages)
+            yield from fast_path.shorten(decoder, part.topic, part.partition, records, raw, gate)
 
     def show(self, group: str, places: Mapping[TopicPartition, int]) -> None:
         """A pipeline's ledger shows it; writing a group would need a right that reading does not."""

@@ -12,14 +12,15 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import cloudpickle
 
+from millstream.log.heartbeat import VALUE_PREFIX
 from millstream.spark import private_folder
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
     from pyspark.sql import DataFrame, SparkSession
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from millstream.kernel.exchange.chunk import Chunk
     from millstream.kernel.host import Host
     from millstream.log.embedded.scan import Values
+    from millstream.log.kafka.messages import Messages
 
 CHUNK = {
     "_stage": pa.int32(),
@@ -128,6 +130,25 @@ def records_of(values: Values) -> Records:
         keys = [next(absent) if length < 0 else None for length in values.lengths.tolist()]
     joined = Joined(values.joined, values.lengths)
     return Records(values.offsets, None, values.appended * 1000, keys, joined)
+
+
+def records_of_messages(messages: Messages) -> Records:
+    """Messages as records for a decoder, where keys and timestamps do not matter: keys are read of what may be a heartbeat or has no value."""
+    from millstream.decode.decoder import Records
+    from millstream.decode.json_lines import Joined
+
+    joined = messages.joined()
+    if joined is None:  # some have no value
+        found = messages.values()
+        lengths = np.array([-1 if value is None else len(value) for value in found], np.int64)
+        values = Joined(b"\n".join(value for value in found if value is not None), lengths)
+    else:
+        values = Joined(joined, messages.lengths)
+    places = np.union1d(values.beginning(VALUE_PREFIX), np.flatnonzero(values.lengths < 0))
+    keys: list[bytes | None] = [None] * len(messages)
+    for place, key in zip(places.tolist(), messages.keys(places), strict=True):
+        keys[place] = key
+    return Records(messages.offsets, None, messages.appended * 1000, keys if len(places) else None, values)
 
 
 def shorten_batch(

@@ -24,6 +24,7 @@ from pyspark.sql.streaming.map_state_client import MapStateClient
 from millstream.config import Settings
 from millstream.doctor import checks
 from millstream.errors import ConfigError, SparkError
+from millstream.log.kafka import bulk
 from millstream.spark import settings, udf
 from millstream.spark.internals import classes, preload, quiet_daemon, registry, spark_home
 from millstream.spark.internals.driver_process import start_jvm
@@ -115,6 +116,7 @@ BREAKS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "active_context": lambda patch: patch.delattr(SparkContext, "_active_spark_context"),
     "pipelined_state": lambda patch: patch.setattr(MapStateClient, "get_value", greedy),
     "arrow_schema": lambda patch: patch.setattr(arrow_types, "to_arrow_schema", another_worker),
+    "kafka_messages": lambda patch: patch.setattr(bulk, "MAJOR", 3),
 }
 """What another version of Spark might do to each of those whose self-test needs no session."""
 

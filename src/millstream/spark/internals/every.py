@@ -5,6 +5,7 @@ from __future__ import annotations
 from millstream.spark.internals.arrow_schema import ARROW_SCHEMA
 from millstream.spark.internals.classes import CHECKPOINT_FILES, CLASS_CHECK
 from millstream.spark.internals.driver_process import ACTIVE_CONTEXT, COMMAND_LINE, JVM_PROCESS, QUIET_DRIVER, SIGNALS
+from millstream.spark.internals.kafka_messages import KAFKA_MESSAGES
 from millstream.spark.internals.preload import FORK
 from millstream.spark.internals.python_functions import PYTHON_FUNCTIONS
 from millstream.spark.internals.quiet_daemon import DAEMON, QUIET_DAEMON
@@ -30,5 +31,6 @@ EVERY: tuple[Internal, ...] = (
     ARROW_SCHEMA,
     TRY_EVAL,
     PYTHON_FUNCTIONS,
+    KAFKA_MESSAGES,
 )
 """In the order of :data:`~millstream.spark.internals.registry.NAMES`."""

@@ -1,4 +1,4 @@
-"""What is used of Spark's inside: each thing has a name, a self-test, a switch and a fallback.
+"""What is used of Spark's inside, and of librdkafka's: each thing has a name, a self-test, a switch and a fallback.
 
 A self-test checks, in milliseconds, that the inside is what it was in the versions of Spark that are tested. If it is not, or if
 ``MILLSTREAM_WITHOUT`` names the thing, the fallback is taken: that costs speed or comfort and never an answer. A thing that has no
@@ -42,6 +42,7 @@ NAMES = (
     "arrow_schema",
     "try_eval",
     "python_functions",
+    "kafka_messages",
 )
 """All of them, in the order in which a session meets them."""
 NO_OTHER_WAY = ("try_eval",)
@@ -79,6 +80,8 @@ class Internal:
     """The fallback, as the rest of a sentence after "instead"; empty if there is none."""
     test: Callable[[], None] | None = field(default=None, compare=False)
     test_in: Callable[[SparkSession], None] | None = field(default=None, compare=False)
+    of: str = "pyspark"
+    """The package whose inside it is."""
 
     def __post_init__(self) -> None:
         if self.name not in NAMES:
@@ -101,7 +104,7 @@ class Internal:
         known = self.name in _tested
         found = self.finding(spark)
         if found.state == "failed" and not known and tell:
-            _log.warning("Spark %s: %s is not used: %s; instead %s", _version(), self.name, found.why, self.without)
+            _log.warning("%s: %s is not used: %s; instead %s", _version(self.of), self.name, found.why, self.without)
         return found.state == "on"
 
     def require(self, spark: SparkSession, needed: str) -> None:
@@ -111,7 +114,7 @@ class Internal:
             raise SparkError(f"{needed} needs {self.name}, which {SWITCH} switches off", hint=f"unset {SWITCH}")
         if found.state == "failed":
             raise SparkError(
-                f"{needed} needs {self.name} of Spark's inside, and Spark {_version()} is not as expected: {found.why}",
+                f"{needed} needs {self.name} of Spark's inside, and {_version()} is not as expected: {found.why}",
                 hint=f"these versions are tested: pip install 'pyspark{TESTED}'",
             )
 
@@ -146,5 +149,5 @@ def forget_tests() -> None:
     _tested.clear()
 
 
-def _version() -> str:
-    return version("pyspark")
+def _version(package: str = "pyspark") -> str:
+    return f"{'Spark' if package == 'pyspark' else package} {version(package)}"
