@@ -171,6 +171,18 @@ def test_a_row_that_refers_to_itself_is_changed_by_its_own_cascade(world: World)
         assert rows["tree"] == rows_of(source, "tree") == {}
 
 
+def test_a_cascade_fires_a_trigger_that_writes_back(world: World) -> None:
+    world.run(
+        "CREATE TABLE parent (id INTEGER PRIMARY KEY, n int)", "CREATE TABLE child (id INTEGER PRIMARY KEY, p int REFERENCES parent (id) ON UPDATE CASCADE)",
+        "CREATE TRIGGER counts AFTER UPDATE ON child BEGIN UPDATE parent SET n = n + 1 WHERE id = NEW.p; END", "INSERT INTO parent VALUES (1, 0)", "INSERT INTO child VALUES (1, 1)",
+    )  # fmt: skip
+    with world.opened("parent") as (source, position):
+        rows = {"parent": rows_of(source, "parent")}
+        world.run("UPDATE parent SET id = 2")
+        settle(changes_of(source, position), rows)
+        assert rows["parent"] == rows_of(source, "parent") == {(2,): {"id": 2, "n": 1}}
+
+
 def test_two_captures_of_one_file_each_have_all_changes_and_forget_their_own(two: World) -> None:
     with two.opened("a", name="one") as (one, first), two.opened("a", "b", name="one.two") as (other, second):
         two.run("INSERT INTO a VALUES (1, 1)", "INSERT INTO b VALUES (1, 1)")

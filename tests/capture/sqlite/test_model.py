@@ -19,7 +19,7 @@ TABLES = st.sampled_from(["plain", "wide", "child"])
 MAKE = (
     "CREATE TABLE plain (id INTEGER PRIMARY KEY, other int UNIQUE, word text COLLATE NOCASE)",
     "CREATE UNIQUE INDEX words ON plain (word) WHERE other > 2",
-    "CREATE TABLE wide (word text COLLATE NOCASE NOT NULL DEFAULT 'w', other int NOT NULL DEFAULT 3 UNIQUE, id int, PRIMARY KEY (word, id)) WITHOUT ROWID",
+    'CREATE TABLE wide (word text COLLATE NOCASE NOT NULL DEFAULT "id", other int NOT NULL DEFAULT 3 UNIQUE, id int, PRIMARY KEY (word, id)) WITHOUT ROWID',
     "CREATE TABLE child (id text PRIMARY KEY NOT NULL, other int UNIQUE REFERENCES plain (other) ON UPDATE CASCADE ON DELETE CASCADE, word blob,"
     " up int REFERENCES plain (id) ON DELETE SET NULL)",
 )

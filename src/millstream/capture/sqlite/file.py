@@ -24,6 +24,13 @@ Db: TypeAlias = Any
 """An ``apsw.Connection``."""
 
 BUSY_TIMEOUT = 15_000
+"""Milliseconds that a writer is waited for."""
+SHORT = 400
+"""The same where there is a caller to be told that there is nothing."""
+
+
+class Busy(CaptureUnavailable):
+    """Somebody writes for longer than we wait."""
 
 
 class File:
@@ -38,10 +45,10 @@ class File:
         fork.watch(self)
 
     @contextmanager
-    def read(self) -> Iterator[Db]:
+    def read(self, patience: int = BUSY_TIMEOUT) -> Iterator[Db]:
         """One consistent view of the file, for as short as possible: without a write-ahead log it keeps writers from committing."""
         with self._in_use, self.words():
-            db = self._connection()
+            db = self._connection(patience)
             db.execute("BEGIN")
             try:
                 yield db
@@ -66,7 +73,7 @@ class File:
     def version(self) -> tuple[int, int]:
         """What is another one as soon as another connection has committed."""
         with self._in_use, self.words():
-            return self.opened, int(self._connection().pragma("data_version"))
+            return self.opened, int(self._connection(SHORT).pragma("data_version"))
 
     def connect(self) -> Db:
         """A new connection, which the caller closes."""
@@ -103,11 +110,12 @@ class File:
         except apsw.Error as error:
             raise self._named(error) from error
 
-    def _connection(self) -> Db:
+    def _connection(self, patience: int = BUSY_TIMEOUT) -> Db:
         if self._db is None:
             self._inode = self._seen()
             self._db = self.connect()
             self.opened += 1
+        self._db.set_busy_timeout(min(patience, BUSY_TIMEOUT))
         return self._db
 
     def _seen(self) -> tuple[int, int]:
@@ -122,10 +130,7 @@ class File:
     def _named(self, error: apsw.Error) -> MillstreamError:
         why = f"{self.path}: {error}"
         if isinstance(error, apsw.BusyError | apsw.LockedError):
-            return CaptureUnavailable(
-                f"{why} for {BUSY_TIMEOUT // 1000} s",
-                hint="a transaction of the application is open; start again later",
-            )
+            return Busy(why, hint="a transaction of the application is open; start again later")
         if isinstance(error, apsw.CantOpenError | apsw.IOError | apsw.FullError):
             return CaptureUnavailable(
                 why, hint="can this user read and write the file and its folder, and is there room?"

@@ -47,8 +47,8 @@ class Shape:
     """A table. ``columns`` are names and declared types; ``defaults`` what REPLACE puts for a null; ``alias`` says that
     the key is the rowid, and ``rowid`` is a name that reaches it where there is one.
 
-    ``careful`` says that a write may change its own row once more before our trigger sees it: by triggers of the application, or by a
-    foreign key that leads back to the table.
+    ``careful`` says that a write may change its own row once more before our trigger sees it: by triggers of the application, or by
+    foreign keys.
     """
 
     name: str
@@ -154,7 +154,7 @@ def read_shape(db: Db, name: str, allow: Collection[str]) -> Shape:
         key=key,
         nullable=not (without or alias) and any(row[4] and not row[2] for row in rows),
         uniques=tuple(uniques),
-        defaults=tuple((row[0], row[3]) for row in rows if row[2] and row[3] is not None),
+        defaults=tuple((row[0], _literal(row[3])) for row in rows if row[2] and row[3] is not None),
         generated=any(row[5] for row in rows),
         alias=alias,
         rowid=rowid,
@@ -182,6 +182,13 @@ def _uniques(db: Db, table: str, indexes: Sequence[Any], allow: Collection[str])
         yield Unique(tuple(name for _, name, _ in parts), tuple(coll for _, _, coll in parts), where)
 
 
+def _literal(default: str) -> str:
+    """A default as every setting of SQLite reads it: in double quotes, which it was allowed to be, it would be a column."""
+    if default.startswith('"') and default.endswith('"'):
+        return "'" + default[1:-1].replace('""', '"').replace("'", "''") + "'"
+    return default
+
+
 def _condition(sql: str) -> str:
     """What stands behind WHERE in the statement that made a partial index.
 
@@ -197,26 +204,26 @@ def _condition(sql: str) -> str:
 
 
 def _careful(db: Db, name: str) -> bool:
-    triggers = db.execute(
-        "SELECT count(*) FROM main.sqlite_master WHERE type = 'trigger' AND lower(tbl_name) = lower(?) AND substr(name, 1, ?) <> ?",
-        (name, len(OURS), OURS),
-    ).get
-    return bool(triggers) or _leads_back(db, name)
-
-
-def _leads_back(db: Db, name: str) -> bool:
-    """Whether foreign keys that change rows lead from the table over others, or at once, to itself."""
-    links = db.execute(
-        "SELECT m.name, f.\"table\", f.on_update, f.on_delete FROM main.sqlite_master m, pragma_foreign_key_list(m.name) f WHERE m.type = 'table'"
+    """Whether the table has triggers of the application, or foreign keys that change rows lead from it to such a table or back."""
+    found = db.execute(
+        "SELECT lower(tbl_name) FROM main.sqlite_master WHERE type = 'trigger' AND substr(name, 1, ?) <> ?",
+        (len(OURS), OURS),
     ).fetchall()
+    links = db.execute(
+        'SELECT lower(m.name), lower(f."table"), f.on_update, f.on_delete FROM main.sqlite_master m, pragma_foreign_key_list(m.name) f'
+        " WHERE m.type = 'table'"
+    ).fetchall()
+    stops = {name.lower(), *(table for (table,) in found)}
+    if (name.lower(),) in found:
+        return True
     children: dict[str, set[str]] = {}
     for child, parent, update, delete in links:
         if update in _ACTIONS or delete in _ACTIONS:
-            children.setdefault(parent.lower(), set()).add(child.lower())
+            children.setdefault(parent, set()).add(child)
     seen: set[str] = set()
     waiting = [name.lower()]
-    while waiting:
+    while waiting and not seen & stops:
         for each in children.get(waiting.pop(), set()) - seen:
             seen.add(each)
             waiting.append(each)
-    return name.lower() in seen
+    return bool(seen & stops)

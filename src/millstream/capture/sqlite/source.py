@@ -16,12 +16,12 @@ from millstream.address import parse_log
 from millstream.capture.contract import Position, Source, Table, Transaction
 from millstream.capture.sqlite.alter import alter
 from millstream.capture.sqlite.changes import Drain, Layout, layout_of
-from millstream.capture.sqlite.file import Claim, Db, File
+from millstream.capture.sqlite.file import SHORT, Busy, Claim, Db, File
 from millstream.capture.sqlite.position import At, read_position
 from millstream.capture.sqlite.registry import Registry
 from millstream.capture.sqlite.shape import REPLACES, names_of, read_shape
 from millstream.capture.sqlite.snapshot import SqliteSnapshot
-from millstream.errors import CaptureUnavailable, ConfigError
+from millstream.errors import ConfigError
 
 POLL = timedelta(milliseconds=20)
 _TELL = 0.5
@@ -113,19 +113,22 @@ class SqliteSource(Source):
     def changes(self, after: Position) -> Iterator[Transaction | None]:
         """What was committed after a position, without end: whole transactions, as many as there are when is looked, told as one."""
         at = read_position(after)
-        seen, told = None, 0.0
+        seen: tuple[int, int] | None = None
+        told = 0.0
         while True:
             self._file.check_place()
-            now = self._file.version()
-            if now != seen:
-                seen = now
-                end = self._end(at)
-                if end.seq > at.seq:
-                    changes = Drain(self._file, self._registry, self._read_layouts, at, end)
-                    yield Transaction(end.said(), end.time, f"{end.capture}:{end.seq}", changes)
-                    at, told = end, 0.0
-                    continue
-            if time.monotonic() - told >= _TELL:
+            try:
+                now = self._file.version()
+                end = self._end(at) if now != seen else at
+            except Busy:  # without a write-ahead log, while a large transaction is written
+                yield None
+                continue
+            seen = now
+            if end.seq > at.seq:
+                changes = Drain(self._file, self._registry, self._read_layouts, at, end)
+                yield Transaction(end.said(), end.time, f"{end.capture}:{end.seq}", changes)
+                at, told = end, 0.0
+            elif time.monotonic() - told >= _TELL:
                 told = time.monotonic()
                 self._forget()
                 yield None
@@ -164,7 +167,7 @@ class SqliteSource(Source):
 
     def _end(self, at: At) -> At:
         """The last change that is committed; an error if what lies between is not all that was changed."""
-        with self._file.read() as db:
+        with self._file.read(SHORT) as db:
             self._registry.check_reaches(db, at)
             schema = self._file.opened, db.pragma("schema_version")
             if schema != self._checked:
@@ -187,7 +190,7 @@ class SqliteSource(Source):
         upto = self._acknowledged
         if upto is None or time.monotonic() - self._forgotten < _FORGET:
             return
-        with suppress(CaptureUnavailable):
+        with suppress(Busy):
             while self._acknowledged is not None:
                 with self._file.write() as db:
                     if self._registry.forget(db, upto, _FORGET_ROWS):
