@@ -109,6 +109,19 @@ def test_what_a_capture_could_not_go_on_over_is_refused_and_not_done(shop: World
         assert len(changes_of(source, position)) == 1
 
 
+def test_a_table_that_is_altered_before_a_snapshot_is_read_begins_it_again(shop: World) -> None:
+    with shop.opened("t") as (source, _):
+        before = source.tables()
+        source.alter("ALTER TABLE t ADD COLUMN more int")
+        with source.snapshot(before) as snapshot, pytest.raises(TableChanged, match="not as it was") as found:
+            list(snapshot.rows(before[0]))
+        assert found.value.hint == "begin the snapshot again"
+        (table,) = source.tables()
+        with source.snapshot([table]) as snapshot:  # one that has begun sees the table as it was
+            source.alter("ALTER TABLE t DROP COLUMN w")
+            assert [row["w"] for piece in snapshot.rows(table) for row in piece] == ["a", "b"]
+
+
 def test_a_table_that_was_altered_by_hand_before_stops_the_verb_too(shop: World) -> None:
     with shop.opened("t") as (source, _):
         shop.run("ALTER TABLE t ADD COLUMN more int")
