@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import shutil
+import threading
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -180,8 +180,9 @@ def test_a_slot_that_another_capture_reads_from_is_refused(world: World, monkeyp
     with pytest.raises(CaptureUnavailable, match="in use by the server's process") as found:
         second.prepare(None)
     assert "another name" in found.value.hint
+    third = second.changes(position)
     with pytest.raises(CaptureUnavailable, match="is active for PID") as found:
-        until(lambda: next(second.changes(position)) and False)
+        until(lambda: next(third) and False)
     assert "another name" in found.value.hint
 
 
@@ -215,11 +216,21 @@ def test_another_server_and_one_that_was_promoted_are_told_apart(own_logical: Po
     server.stop()
     (server._data / "standby.signal").touch()
     shutil.chown(server._data / "standby.signal", server._data.owner(), server._data.group())
-    os.environ["PGCONNECT_TIMEOUT"] = "10"
-    server.start()
-    with pytest.raises(CaptureError, match="is a standby"):
-        source.prepare(position)
+    starting = threading.Thread(target=server.start)  # is through when it has been promoted
+    starting.start()
+
+    def refused() -> str:
+        try:
+            source.prepare(position)
+        except CaptureUnavailable:
+            return ""
+        except CaptureError as error:
+            return error.message
+        return "taken"
+
+    assert "is a standby" in until(refused, timeout=60)
     world.run("SELECT pg_promote()")
+    starting.join(60)
     with pytest.raises(CaptureGap, match=r"on timeline 2, and the position on 1: a standby was promoted"):
         source.prepare(position)
 

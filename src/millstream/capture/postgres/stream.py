@@ -56,6 +56,8 @@ class Stream:
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._db = server.connect(replication=True)
+        self._poll = select.poll()
+        self._poll.register(self._db.pgconn.socket, select.POLLIN)
         try:
             with server.words():
                 self._begin(
@@ -66,8 +68,6 @@ class Stream:
         except BaseException:
             self._db.close()
             raise
-        self._poll = select.poll()
-        self._poll.register(self._db.pgconn.socket, select.POLLIN)
         self._answered = time.monotonic()
         self._thread = threading.Thread(target=self._beats, name="millstream-capture", daemon=True)
         self._thread.start()
@@ -108,13 +108,22 @@ class Stream:
             self._thread.join(10)
 
     def _begin(self, command: str) -> None:
-        connection = self._db.pgconn
-        connection.send_query(command.encode())
-        result = connection.get_result()
+        self._db.pgconn.send_query(command.encode())
+        result = self._result()
         if result is None or result.status != pq.ExecStatus.COPY_BOTH:
             if result is None:
                 raise psycopg.OperationalError("the connection was closed")
             raise psycopg.errors.error_from_result(result)
+
+    def _result(self) -> pq.abc.PGresult | None:
+        """What a command came to. libpq would wait for it with Python's lock held, so that no thread of ours could run."""
+        connection, deadline = self._db.pgconn, time.monotonic() + _SILENCE
+        connection.flush()
+        while connection.is_busy():
+            if not self._poll.poll(1000) and time.monotonic() > deadline:
+                raise psycopg.OperationalError(f"no answer for {_SILENCE:.0f} s")
+            connection.consume_input()
+        return connection.get_result()
 
     def _taken(self) -> Heard:
         """What is here already."""
@@ -141,7 +150,7 @@ class Stream:
 
     def _raise(self) -> None:
         """The server has ended the stream: by an error, or because it stops."""
-        result = self._db.pgconn.get_result()
+        result = self._result()
         if result is not None and result.status == pq.ExecStatus.FATAL_ERROR:
             raise psycopg.errors.error_from_result(result)
         raise psycopg.errors.AdminShutdown("the server has ended the stream")
