@@ -17,6 +17,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from millstream.capture.contract import Transaction
 from millstream.capture.postgres import source as source_module
 from millstream.capture.postgres.position import lsn_of
 from millstream.errors import CaptureUnavailable
@@ -75,6 +76,11 @@ def tables(world: World) -> None:
         "CREATE TABLE b (id int PRIMARY KEY, v float8, t text)",
         "INSERT INTO a VALUES (5000, 1, 'first')",
     )
+
+
+def with_changes(reading: Iterator[Transaction | None]) -> Transaction:
+    """The next transaction that is more than a position."""
+    return next(each for each in reading if each is not None and each.time is not None)
 
 
 def place(position: Any) -> int:
@@ -195,18 +201,16 @@ def test_a_consumer_that_is_slow_keeps_its_connection(world: World) -> None:
             reading = source.changes(position)
             until(lambda: next(reading) is None)
             world.run(
-                "INSERT INTO a SELECT i, i, repeat('x', 500) FROM generate_series(1, 20000) i",
+                "INSERT INTO a SELECT i, i, repeat('x', 500) FROM generate_series(10001, 30000) i",
                 "INSERT INTO a VALUES (-1, 1, '')",
             )
-            transaction = until(lambda: next(reading))
-            assert transaction is not None
+            transaction = with_changes(reading)
             pid = world.run("SELECT active_pid FROM pg_replication_slots")
             assert pid != [(None,)]
             for seen, _ in enumerate(transaction.changes):
                 if seen % 5000 == 0:
                     time.sleep(1)  # as a consumer who writes for longer than the server waits
-            after = until(lambda: next(reading))
-            assert after is not None
+            after = with_changes(reading)
             assert [each.after["id"] for each in after.changes if each.after] == [-1]
             assert world.run("SELECT active_pid FROM pg_replication_slots") == pid
     finally:
@@ -257,6 +261,15 @@ def test_nothing_is_acknowledged_that_the_caller_has_not(world: World) -> None:
         for number in range(5):
             world.run(f"INSERT INTO a VALUES ({number}, 1, '')")
         found = world.collect(source, position)
+        assert confirmed() == begin
+        reading = source.changes(position)
+        until(lambda: (each := next(reading)) is not None and each.position == found[2][0].position)
+        world.run("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE active_pid IS NOT NULL")
+        until(
+            lambda: next(reading) is None
+        )  # a new connection begins behind what was told, and acknowledges none of it
+        until(lambda: next(reading) is None)
+        reading.close()  # type: ignore[attr-defined]
         assert confirmed() == begin
         source.acknowledge(found[1][0].position)
         reading = source.changes(found[1][0].position)

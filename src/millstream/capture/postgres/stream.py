@@ -52,7 +52,7 @@ class Stream:
         self, server: Server, slot: str, start: int, beat: float, *, streaming: bool = False, publication: str = ""
     ) -> None:
         self._server, self._beat = server, beat
-        self._acknowledged = self._received = start
+        self._acknowledged, self._received = 0, start  # where reading begins need not be acknowledged; 0 says nothing
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._db = server.connect(replication=True)
