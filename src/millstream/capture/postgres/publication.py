@@ -38,7 +38,7 @@ def name_of(capture: str) -> str:
     """The name of publication and slot: what a slot may be called, and another one for each capture.
 
     >>> name_of("shop"), name_of("Shop 2")
-    ('millstream_shop', 'millstream_shop_2_9bf8e7ae')
+    ('millstream_shop', 'millstream_shop_2_f87d1d51')
     """
     plain = re.sub(r"[^a-z0-9_]", "_", capture.lower())
     if plain != capture or len(plain) > 40:
