@@ -51,14 +51,6 @@ _FORGOTTEN = (
 )
 
 
-class Undecodable(CaptureError):
-    """The server could not make changes of its log; one that streams open transactions may be able to when it does not.
-
-    PostgreSQL 15 was seen to fail so ("could not map filenode … to relation OID") where a part of an open transaction that had altered a
-    table was rolled back.
-    """
-
-
 class Server:
     """A server and one database of it: connections that the caller closes."""
 
@@ -116,7 +108,7 @@ class Server:
                     return CaptureError(f"{where}: {found[2]}", hint=hint.format(user))
         match error:
             case pg.InternalError_():
-                return Undecodable(
+                return CaptureError(
                     f"{where}: {why}", hint="the message is the server's; take a new snapshot if it stays"
                 )
             case pg.InsufficientPrivilege():
@@ -175,6 +167,15 @@ class Ask:
             ) from error
         finally:
             timer.cancel()
+
+
+def undecodable(error: CaptureError) -> bool:
+    """Whether the server could not make changes of its log; one that streams open transactions may be able to when it does not.
+
+    PostgreSQL 15 was seen to fail so ("could not map filenode … to relation OID") where a part of an open transaction that had altered a
+    table was rolled back.
+    """
+    return isinstance(error.__cause__, pg.InternalError_)
 
 
 def gone(why: str) -> CaptureGap:

@@ -25,14 +25,14 @@ from millstream.capture.postgres.publication import (
     slot_is_free,
     slot_is_lost,
 )
-from millstream.capture.postgres.server import Ask, Server, Undecodable, quoted
+from millstream.capture.postgres.server import Ask, Server, quoted, undecodable
 from millstream.capture.postgres.settings import beat_of, check_settings, check_system, end_of, identify
 from millstream.capture.postgres.snapshot import PostgresSnapshot
 from millstream.capture.postgres.stream import NOTHING, Stream
 from millstream.capture.postgres.tables import Described, names_of, read_tables
 from millstream.capture.postgres.transactions import Transactions
 from millstream.capture.postgres.types import Types
-from millstream.errors import CaptureUnavailable, ConfigError
+from millstream.errors import CaptureError, CaptureUnavailable, ConfigError
 
 PATIENCE = timedelta(seconds=60)
 """How long a server that was there may be away, as in a restart."""
@@ -141,14 +141,14 @@ class PostgresSource(Source):
                     for each in self._read(reader, captured, ask):
                         deadline = None
                         yield each
-            except Undecodable:
-                if not self._streaming:
-                    raise
-                self._streaming = False
             except CaptureUnavailable:
                 deadline = deadline or time.monotonic() + self._patience
                 if time.monotonic() > deadline:
                     raise
+            except CaptureError as error:
+                if not (self._streaming and undecodable(error)):
+                    raise
+                self._streaming = False
             reader.restarted()
             yield None
             time.sleep(0.2)
