@@ -23,6 +23,7 @@ from millstream.decode.repeated_fields import repeated
 from millstream.decode.row_types import Kind, field_at, kind_of, record_type
 from millstream.decode.rows import RowReader
 from millstream.decode.timestamps import STAMP, read_dates, read_stamps
+from millstream.event import Headers
 from millstream.kernel.admission.entrances import Admission, Gate
 from millstream.kernel.admission.record import COLUMNS, is_used, placed_by
 from millstream.kernel.exchange.chunk import Chunk
@@ -30,6 +31,7 @@ from millstream.kernel.state.store import NEVER
 from millstream.log.heartbeat import PREFIX
 from millstream.plan.build import Feed
 from millstream.plan.prune_columns import narrowed
+from millstream.relation.clauses import HEADERS
 from millstream.relation.debezium import HIDDEN, OP, UNAVAILABLE, position_column
 from millstream.relation.functions import Function
 from millstream.relation.nodes import Column, Source
@@ -43,6 +45,8 @@ META: dict[str, pl.DataType] = {
     "_key": pl.String(), "_partition": pl.Int32(), "_offset": pl.Int64(), "_append_time": STAMP, "_timestamp": STAMP,
 }  # fmt: skip
 """What a record has besides its columns."""
+HEADERS_TYPE = pl.List(pl.Struct({"key": pl.String, "value": pl.String}))
+"""Headers as they are here: expressions know them as a map."""
 _DOUBT, _GONE = "_unsure", "_gone"
 _READ = (pl.Datetime, pl.Date, pl.Decimal)
 """What is text or a number in JSON, and of which not every form is read here."""
@@ -60,6 +64,7 @@ class Records(NamedTuple):
     appended: npt.NDArray[np.int64]
     keys: Sequence[bytes | None] | None
     values: Sequence[bytes | None]
+    headers: Sequence[Headers | None] | None = None
 
 
 class Decoder:
@@ -96,9 +101,9 @@ class Decoder:
         return PREFIX
 
     def wants_all(self, topic: str) -> bool:
-        """Whether an expression of this topic looks at a record's key or timestamp."""
+        """Whether an expression of this topic looks at a record's key, timestamp or headers."""
         feed = self.feeds.get(topic)
-        return not isinstance(feed, FeedDecoder) or bool({"_key", "_timestamp"} & feed.used)
+        return not isinstance(feed, FeedDecoder) or bool({"_key", "_timestamp", HEADERS} & feed.used)
 
     def is_table(self, topic: str) -> bool:
         """Whether a record without a value means something, by its key."""
@@ -150,7 +155,7 @@ def _decoder(feed: Feed, utc: bool, functions: Iterable[Function]) -> FeedDecode
     if source.time is not None and source.time.sent is not None:
         return f"column {source.time.column} by a device's clock"
     columns: dict[str, Kind | dict[str, Kind]] = {}
-    dtypes = dict(META)
+    dtypes = META | {HEADERS: HEADERS_TYPE}
     for column in (*narrowed(feed).columns, *_hidden(source)):
         fields = fields_of(column.type)
         kinds = {field.name: kind_of(field) for field in fields or (column,)}
@@ -307,6 +312,10 @@ class FeedDecoder:
             keys = [_text(records.keys[index]) for index in at]
             made["_key"] = pl.Series([key for key, _ in keys], dtype=pl.String)
             unsure |= np.array([not valid for _, valid in keys], bool)
+        if HEADERS in self.used:
+            found_headers = [(records.headers[index] if records.headers is not None else None) or () for index in at]
+            made[HEADERS], unknown = _headers(found_headers)
+            unsure |= unknown
         return pl.DataFrame({**made, _DOUBT: unsure})
 
 
@@ -318,6 +327,17 @@ def _without_sense(made: Mapping[str, pl.Series]) -> Booleans:
         op, lsn, file, pos = (made[name] for name in (OP, *map(position_column, ("lsn", "file", "pos"))))
         lacking |= (op != "r").fill_null(False) & lsn.is_null() & (file.is_null() | pos.is_null())
     return lacking.to_numpy()
+
+
+def _headers(found: Sequence[Headers]) -> tuple[pl.Series, Booleans]:
+    """Headers as text, and which records have some that are none."""
+    unknown = np.zeros(len(found), bool)
+    made: list[list[dict[str, str | None]]] = []
+    for index, headers in enumerate(found):
+        texts = [(name, *_text(value)) for name, value in headers]
+        unknown[index] = not all(valid for _, _, valid in texts)
+        made.append([{"key": name, "value": value} for name, value, _ in texts])
+    return pl.Series(made, dtype=HEADERS_TYPE), unknown
 
 
 def _text(key: bytes | None) -> tuple[str | None, bool]:

@@ -54,6 +54,7 @@ def to_records(records: Sequence[Record]) -> Records:
         np.array([record.appended * 1000 for record in records], np.int64),
         [record.key for record in records],
         [record.value for record in records],
+        [record.headers for record in records],
     )
 
 

@@ -17,6 +17,7 @@ from functools import reduce
 import polars as pl
 from sqlglot import TokenError, TokenType
 
+from millstream.relation.clauses import HEADERS
 from millstream.relation.functions import Function
 from millstream.scalar.function import Call, Calls
 from millstream.scalar.functions import TYPES, call, cast, compare, concat, operate
@@ -42,7 +43,7 @@ from millstream.scalar.term import (
 from millstream.scalar.text import element, like, like_without_case, matches, trimmed
 from millstream.scalar.time import INTERVAL, function_of
 from millstream.scalar.tokens import Tokens
-from millstream.scalar.types import BOOLEAN, DATE, DECIMALS, NULL, Refused, declared_decimal, need
+from millstream.scalar.types import BOOLEAN, DATE, DECIMALS, NULL, TEXT, Refused, declared_decimal, need
 
 # Comments, escapes and ${variables} are where readers of SQL differ.
 _UNREADABLE = ("--", "/*", "\\", "${")
@@ -318,7 +319,16 @@ class _Reader:
             name += f".{self._tokens.next().text.lower()}"
         found = self._columns.get(name, [])
         need(len(found) == 1, word not in _WORDS)
-        return found[0]
+        return self._header(found[0]) if name == HEADERS else found[0]
+
+    def _header(self, headers: Term) -> Term:
+        """The last header of a name: of the map that it is in Spark no other use is read here."""
+        self._tokens.expect("[")
+        need(self._tokens.kind() == TokenType.STRING, self._tokens.word(1) == "]")
+        name = text(self._tokens)
+        self._tokens.expect("]")
+        named = pl.element().filter(pl.element().struct.field("key") == name.value)
+        return Term(headers.value.list.eval(named).list.last().struct.field("value"), TEXT)
 
     def _list(self) -> list[Term]:
         """What stands between commas, up to the closing bracket."""

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from millstream.decode.decoder import Decoder, Records
+    from millstream.event import Headers
     from millstream.kernel.admission.entrances import Gate
     from millstream.kernel.exchange.chunk import Chunk
     from millstream.kernel.host import Host
@@ -172,6 +173,7 @@ def shorten_batch(
         micros("append_time"),
         keys.to_pylist() if looked_at else None,
         _values(batch.column("value")),
+        _headers(batch.column("headers")) if looked_at and "headers" in batch.schema.names else None,
     )
     yield from shorten(decoder, topic, partition, records, raw or (lambda left: batch.filter(pa.array(left))), gate)
 
@@ -186,6 +188,12 @@ def _values(column: pa.Array) -> Sequence[bytes | None]:
     there = column.drop_null()
     whole = pa.ListArray.from_arrays(pa.array([0, len(there)], pa.int32()), there)
     return Joined(pc.binary_join(whole, b"\n")[0].as_py(), lengths)
+
+
+def _headers(column: pa.Array) -> list[Headers] | None:
+    if column.null_count == len(column):
+        return None
+    return [tuple((each["key"], each["value"]) for each in found or ()) for found in column.to_pylist()]
 
 
 def _row_batch(chunk: list[pa.Array], raw: list[pa.Array]) -> pa.RecordBatch:
