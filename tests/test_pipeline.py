@@ -17,6 +17,7 @@ import pytest
 
 from millstream.codec import Avro, Json, Text
 from millstream.errors import ConfigError, PlanError, UnknownView, ViewError, ViewStoreUnavailable
+from millstream.framed import Confluent
 from millstream.load import load_pipeline
 from millstream.pipeline import Pipeline
 from millstream.relation.nodes import Column, EventTime, Sequence, Source
@@ -129,6 +130,11 @@ def test_a_codec_is_json_text_or_avro() -> None:
     made = Pipeline("shop")
     assert source(made.stream("a", CLICK, codec=Json())).codec == "json"
     assert source(made.stream("b", "line string", codec="text")).codec == "text"
+    framed = Confluent("http://registry:8081", "d-value", kind="json")  # which nobody asks
+    assert source(made.stream("d", CLICK, codec=framed)).codec == "confluent-json"
+    with pytest.raises(PlanError, match=r"stream e: .* framed .* if they are JSON; found avro") as caught:
+        made.stream("e", CLICK, codec=Confluent("http://registry:8081", "e-value"))
+    assert "appends JSON" in caught.value.hint
     assert source(made.stream("c", "line STRING", codec=Text())).codec == "text"
 
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from millstream import Clock, Pipeline
 from millstream.decode.decoder import Decoder, FeedDecoder, Records
 from millstream.decode.json_lines import Joined
+from millstream.framed import frame
 from millstream.kernel.admission.entrances import Admission
 from millstream.kernel.arrow import from_bytes
 from millstream.kernel.exchange.chunk import Kind
@@ -44,6 +45,19 @@ def test_records_of_plain_types_are_packed_and_the_odd_one_is_left() -> None:
     assert left == [1, 2, 3]
     (rows,) = frames
     assert rows.select("k", "v", "_offset").rows() == [(1, 2, 0), (None, 5, 4)]
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_json_framed_for_a_schema_registry_loses_its_frame_and_what_has_none_is_left(joined: bool) -> None:
+    values = [frame(10, b'{"k": 1}'), b'{"k": 2}', frame(2**32 - 1, b'{"k": 3, "v": 4}'), b"\0\0\0\0", frame(1, b"{")]
+    made = decoder(codec="confluent-json")
+    for wanted in (values, [values[0], values[2]]):
+        given = records(*wanted)
+        if joined:
+            given = given._replace(values=Joined(b"\n".join(wanted), np.array(list(map(len, wanted)), np.int64)))
+        frames, left = packed(made, given)
+        assert left == [index for index, value in enumerate(wanted) if value not in (values[0], values[2])]
+        assert [row[:2] for row in frames[0].select("k", "v").rows()] == [(1, None), (3, 4)]
 
 
 def test_a_heartbeat_is_left_and_what_only_has_a_key_like_one_is_not() -> None:

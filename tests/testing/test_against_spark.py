@@ -15,7 +15,7 @@ import polars as pl
 import pytest
 from pyspark.sql import SparkSession
 
-from millstream import Event, Pipeline
+from millstream import Confluent, Event, Pipeline
 from millstream.decode.decoder import Decoder, FeedDecoder
 from millstream.decode.leftovers import judge, to_records
 from millstream.errors import NeedsSpark
@@ -314,6 +314,32 @@ def stream(pipeline: Pipeline, **options: Any) -> None:
 
 def table(pipeline: Pipeline, key: Any) -> None:
     pipeline.view("all", pipeline.table("parts", PARTS, key=key))
+
+
+def test_json_framed_for_a_schema_registry(spark: SparkSession, tmp_path: Path, trial: Callable[..., Trial]) -> None:
+    def define() -> Pipeline:
+        made = Pipeline("framed")
+        codec = Confluent("http://nobody.invalid", "clicks-value", kind="json")
+        clicks = made.stream("clicks", "page string, n bigint", codec=codec)
+        names = made.table("names", "page string, title string", key="page", codec="confluent-json")
+        made.view("pages", clicks.group_by("page").agg(total="sum(n)"))
+        made.view("titles", names)
+        return made
+
+    ours = trial(define())
+    bad = [b'{"page": "a", "n": 5}', b"\0\0\0\0", b"\0\0\0\0\7nonsense", b"\1\0\0\0\7{}"]
+    rows: list[Any] = [{"page": "abc"[n % 3], "n": n} for n in range(30)]
+    names: list[Any] = [
+        {"page": "a", "title": "ü"},
+        {"page": "b", "title": "\n"},
+        Event(None, b"b"),
+        Event(bad[0], b"a"),
+    ]
+    ours.feed("names", names)
+    ours.feed("clicks", [*rows[:9], *bad, *rows[9:], b'\0\0\0\n\n{"page": "a", "n": 1000}', Event(None, b"a")])
+    assert {row["page"]: row["total"] for row in ours.rows("pages")} == {"a": 135 + 1000, "b": 145, "c": 155}
+    assert [(row["page"], row["title"]) for row in ours.rows("titles")] == [("a", "ü")]
+    assert_a_run_gives_the_same(ours, define, spark, tmp_path)
 
 
 @pytest.mark.parametrize(

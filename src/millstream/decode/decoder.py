@@ -150,7 +150,7 @@ class Decoder:
 def _decoder(feed: Feed, utc: bool, functions: Iterable[Function]) -> FeedDecoder | str:
     """The decoder of a feed, or what only Spark can compute of it."""
     source = feed.source
-    if source.codec not in ("json", "debezium"):
+    if source.codec not in ("json", "confluent-json", "debezium"):
         return f"codec {source.codec}"
     if source.time is not None and source.time.sent is not None:
         return f"column {source.time.column} by a device's clock"

@@ -11,6 +11,8 @@ from typing import overload
 import numpy as np
 import numpy.typing as npt
 
+from millstream.framed import HEAD
+
 
 class Joined(Sequence[bytes | None]):
     """Values as a sequence; ``data`` holds them all. One that has the length −1 is None, and takes no place there."""
@@ -55,3 +57,16 @@ class Joined(Sequence[bytes | None]):
             return False
         found = np.frombuffer(self.data, np.uint8)
         return bool((found[ends - lengths] == ord("{")).all() and (found[ends - 1] == ord("}")).all())
+
+
+def unframed(values: Sequence[bytes | None]) -> Sequence[bytes | None]:
+    """Values without the head of Confluent's framing; nothing, which is no JSON, where there is no head.
+
+    >>> unframed([b"\\0\\0\\0\\0\\7{}", b"{}", None])
+    [b'{}', b'', None]
+    """
+    found = [value if value is None else value[HEAD:] if value[:1] == b"\0" else b"" for value in values]
+    if not isinstance(values, Joined):
+        return found
+    lengths = np.array([-1 if value is None else len(value) for value in found], np.int64)
+    return Joined(b"\n".join(value for value in found if value is not None), lengths)

@@ -23,6 +23,7 @@ from millstream.decode.jackson import SURE, may_read
 from millstream.decode.repeated_fields import Repeated, once
 from millstream.errors import NeedsSpark
 from millstream.event import Record
+from millstream.framed import HEAD, frame
 from millstream.kernel.admission.record import NO_VALUE, SHOWN, beat_of, lacks, placed_by, undecoded
 from millstream.log.heartbeat import read_heartbeat
 from millstream.plan.prune_columns import narrowed
@@ -116,9 +117,17 @@ def _value(source: Source, record: Record) -> tuple[str | None, dict[str, Any] |
         raise _only_spark(source, record)
     text = record.value.decode("utf-8", "replace")
     refused = undecoded(source) + text[:SHOWN]
+    document = record.value
+    if source.codec == "confluent-json":
+        if document[:1] != b"\0" and not document.isascii():
+            raise _only_spark(source, record)
+        if document[:1] != b"\0":
+            return refused, None
+        document = document[HEAD:]
+        text = document.decode("utf-8", "replace")
     try:
-        value = _READ.decode(record.value)
-        json.loads(record.value, object_pairs_hook=once)
+        value = _READ.decode(document)
+        json.loads(document, object_pairs_hook=once)
     except Repeated:
         raise _only_spark(source, record) from None
     except (ValueError, RecursionError):
@@ -189,7 +198,7 @@ def _fits(source: Source, envelope: dict[str, Any]) -> bool:
 def _written(source: Source, row: dict[str, Any], deleted: bool, envelope: dict[str, Any]) -> bytes:
     """A row as a value that the decoder reads; that of a tombstone as one without a number."""
     if source.codec != "debezium":
-        return _WRITE.encode(row)
+        return frame(0, _WRITE.encode(row)) if source.codec == "confluent-json" else _WRITE.encode(row)
     part = "before" if deleted and envelope else "after"
     return _WRITE.encode({"op": envelope.get("op", "r"), part: row, "source": envelope.get("source")})
 

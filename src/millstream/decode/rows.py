@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from millstream.decode.envelope import Envelopes
 from millstream.decode.jackson import SURE, may_refuse
-from millstream.decode.json_lines import Joined
+from millstream.decode.json_lines import Joined, unframed
 from millstream.decode.record_key import RecordKey
 from millstream.decode.row_types import Kind, record_type
 from millstream.log.heartbeat import PREFIX, read_heartbeat
@@ -45,6 +45,7 @@ class RowReader:
         names = list(types)
         self._row = kind = record_type("record", types)
         self._places = [f"f{names.index(name)}" for name in key]
+        self._framed = source.codec == "confluent-json"
         in_envelopes = source.codec == "debezium"
         self._key = RecordKey(key, wrapped=in_envelopes) if key else None
         self._envelopes = None
@@ -58,6 +59,7 @@ class RowReader:
 
     def read(self, values: Sequence[bytes | None], keys: Sequence[bytes | None] | None) -> Rows:
         """The rows of records that are strict JSON of the declared types."""
+        values = unframed(values) if self._framed else values
         left = np.zeros(len(values), bool)
         lengths = (
             values.lengths

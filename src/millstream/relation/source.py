@@ -12,6 +12,7 @@ from typing import Any, TypeAlias, get_args
 
 from millstream.codec import Avro, Json, Text
 from millstream.errors import CodecError, PlanError
+from millstream.framed import Confluent
 from millstream.relation import expression
 from millstream.relation.fingerprint import canonical_json
 from millstream.relation.foreign_names import is_spark_column, meant_text
@@ -20,7 +21,7 @@ from millstream.relation.nodes import Sequence as Numbering
 from millstream.relation.operators.source import CodecName
 from millstream.relation.schema import format_duration, is_timestamp, parse_columns, parse_duration
 
-Codec: TypeAlias = str | Json | Text | Avro | Mapping[str, Any]
+Codec: TypeAlias = str | Json | Text | Avro | Confluent | Mapping[str, Any]
 Duration: TypeAlias = str | timedelta
 
 APPEND_TIME = "_append_time"
@@ -169,6 +170,13 @@ def codec_of(codec: Codec, columns: tuple[Column, ...], what: str, kind: str = "
                 hint='a table with codec="debezium" keeps the rows, and its .history() each span in which one held',
             )
         return "debezium", ""
+    if isinstance(codec, Confluent) and codec.kind != "json":
+        raise PlanError(
+            f"{what}: a pipeline reads values framed by Confluent's convention if they are JSON; found {codec.kind}",
+            hint="decode them with this codec in a program that appends JSON to a topic, and read that",
+        )
+    if isinstance(codec, Confluent) or codec == "confluent-json":
+        return "confluent-json", ""
     if isinstance(codec, Text) or codec == "text":
         if len(columns) != 1 or columns[0].type.lower() != "string":
             found = ", ".join(f"{column.name} {column.type}" for column in columns)
@@ -179,7 +187,7 @@ def codec_of(codec: Codec, columns: tuple[Column, ...], what: str, kind: str = "
     except (CodecError, ValueError) as error:
         found = error.message if isinstance(error, CodecError) else f"{codec!r}"
         raise PlanError(
-            f'{what}: expected codec to be "json", "text", "debezium" or an Avro schema; found {found}'
+            f'{what}: expected codec to be "json", "confluent-json", "text", "debezium" or an Avro schema; found {found}'
         ) from error
     inner = {each.get("name", "").lower() for each in schema.get("fields", ())} if schema["type"] == "record" else set()
     if missing := [column.name for column in columns if column.name.lower() not in inner]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from millstream.framed import HEAD
 from millstream.kernel.admission.record import NO_VALUE, SHOWN, undecoded
 from millstream.relation.debezium import (
     DELETE,
@@ -35,9 +36,16 @@ def decoded(source: Source) -> str:
         # are the same, and a field that is null tells a failure from a record that has only nulls to say.
         outer = f'{{"type": "record", "name": "{_OUTER}", "fields": [{{"name": "it", "type": {source.avro_schema}}}]}}'
         return f"from_avro(_value, {literal(outer)}, map('mode', 'PERMISSIVE')).it"
-    ddl = _ddl(source.columns) if source.codec == "json" else _envelope(source)
+    ddl = _envelope(source) if source.codec == "debezium" else _ddl(source.columns)
     options = f"map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', '{_CORRUPT}')"
-    return f"from_json(cast(_value AS string), {literal(f'{ddl}, {_CORRUPT} string')}, {options})"
+    return f"from_json(cast({_document(source)} AS string), {literal(f'{ddl}, {_CORRUPT} string')}, {options})"
+
+
+def _document(source: Source) -> str:
+    """The bytes of the value itself; null where a frame should be before them and is not."""
+    if source.codec != "confluent-json":
+        return "_value"
+    return f"CASE WHEN length(_value) >= {HEAD} AND startswith(_value, X'00') THEN substring(_value, {HEAD + 1}) END"
 
 
 def _ddl(columns: Iterable[Column]) -> str:
@@ -130,7 +138,7 @@ def unusable(source: Source) -> str:
 def _undecoded(source: Source) -> str:
     # Spark lets bytes that are no text pass as a string; Arrow and all that follows do not.
     shown = f"left(make_valid_utf8(cast(_value AS string)), {SHOWN})"
-    failed = f"_d IS NULL OR _d.{_CORRUPT} IS NOT NULL" if source.codec in ("json", "debezium") else "_d IS NULL"
+    failed = f"_d IS NULL OR _d.{_CORRUPT} IS NOT NULL" if source.codec not in ("avro", "text") else "_d IS NULL"
     refused = f"concat({literal(undecoded(source))}, {shown})"
     if source.codec != "debezium":
         return f"CASE WHEN {failed} THEN {refused} END"

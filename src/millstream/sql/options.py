@@ -121,8 +121,8 @@ def _codec(found: Given, places: Mapping[str, Option], what: str) -> None:
     kind, schema = found.pop("format", None), found.pop("schema", None)
     if kind is not None and "codec" in found:
         raise PlanError(f"{places['format'].place}: {what}: format and codec say the same; found both")
-    if kind is not None and kind.lower() not in ("json", "text", "debezium", "avro"):
-        raise _refused(places["format"], what, "'json', 'text', 'debezium' or 'avro'")
+    if kind is not None and kind.lower() not in ("json", "confluent-json", "text", "debezium", "avro"):
+        raise _refused(places["format"], what, "'json', 'confluent-json', 'text', 'debezium' or 'avro'")
     if (schema is not None) != (kind is not None and kind.lower() == "avro"):
         place = places["schema" if schema is not None else "format"].place
         raise PlanError(

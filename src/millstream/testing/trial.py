@@ -23,6 +23,7 @@ from millstream.codec import Avro, Codec, Json, Text
 from millstream.errors import PipelineError
 from millstream.event import Event, to_millis
 from millstream.failpoint import armed
+from millstream.framed import frame
 from millstream.load import load_pipeline
 from millstream.local.engine import Engine
 from millstream.pipeline import Pipeline
@@ -252,9 +253,8 @@ class Trial:
         row = {name: _utc(value) for name, value in row.items()}
         if source.codec == "debezium":
             return Event(self._envelope("u", row, moment), _key(source, row))
-        return Event(
-            _codec(source).encode(row[source.columns[0].name] if source.codec == "text" else row), _key(source, row)
-        )
+        value = _codec(source).encode(row[source.columns[0].name] if source.codec == "text" else row)
+        return Event(frame(0, value) if source.codec == "confluent-json" else value, _key(source, row))
 
     def _envelope(self, op: str, row: Row, at: str | datetime | None) -> bytes:
         """A change as Debezium writes it for PostgreSQL, each at a place of its own in the database's log."""

@@ -47,6 +47,8 @@ def undecoded(source: Source) -> str:
             return "not JSON with the declared columns: "
         case "debezium":
             return "not an envelope of Debezium with the declared columns (rows by themselves are codec json): "
+        case "confluent-json":
+            return "not framed JSON with the declared columns: "
         case "avro":
             return "not Avro of the declared schema: "
         case "text":

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from millstream.relation.nodes import Node
 
 
-CodecName: TypeAlias = Literal["json", "text", "avro", "debezium"]
+CodecName: TypeAlias = Literal["json", "confluent-json", "text", "avro", "debezium"]
 """How values are written."""
 
 
