@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote
 
-Answer = tuple[int, dict[str, Any]]
+Answer = tuple[int, Any]
 
 
 class SchemaRegistry:
@@ -45,6 +45,13 @@ class SchemaRegistry:
                 number = self.subjects[subject][-1]
                 version = len(self.subjects[subject])
                 return 200, {"subject": subject, "version": version, "id": number, **self.schemas[number - 1]}
+            case "GET", ["subjects", subject, "versions"] if subject in self.subjects:
+                return 200, list(range(1, len(self.subjects[subject]) + 1))
+            case "GET", ["subjects", subject, "versions", version] if int(version) <= len(
+                self.subjects.get(subject, [])
+            ):
+                number = self.subjects[subject][int(version) - 1]
+                return 200, {"subject": subject, "version": int(version), "id": number, **self.schemas[number - 1]}
             case "POST", ["subjects", subject, "versions"]:
                 number = self.add(subject, body["schema"], body.get("schemaType", "AVRO"))
                 return 200, {"id": number, "version": self.subjects[subject].index(number) + 1, **body}

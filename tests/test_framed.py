@@ -154,7 +154,13 @@ def test_an_address_that_cannot_be_and_a_secret_written_out_are_refused(url: str
 
 @pytest.mark.parametrize(
     "options",
-    [{"kind": "xml"}, {"kind": "protobuf"}, {"message": Duration}, {"register": True}],
+    [
+        {"kind": "xml"},
+        {"kind": "protobuf"},
+        {"message": Duration},
+        {"kind": "protobuf", "message": object},
+        {"register": True},
+    ],
 )
 def test_options_that_do_not_go_together_are_refused(options: Any) -> None:
     with pytest.raises(ConfigError):

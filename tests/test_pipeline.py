@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from google.protobuf.duration_pb2 import Duration  # type: ignore[import-untyped]
 
 from millstream.codec import Avro, Json, Text
 from millstream.errors import ConfigError, PlanError, UnknownView, ViewError, ViewStoreUnavailable
@@ -132,8 +133,8 @@ def test_a_codec_is_json_text_or_avro() -> None:
     assert source(made.stream("b", "line string", codec="text")).codec == "text"
     framed = Confluent("http://registry:8081", "d-value", kind="json")  # which nobody asks
     assert source(made.stream("d", CLICK, codec=framed)).codec == "confluent-json"
-    with pytest.raises(PlanError, match=r"stream e: .* framed .* if they are JSON; found avro") as caught:
-        made.stream("e", CLICK, codec=Confluent("http://registry:8081", "e-value"))
+    with pytest.raises(PlanError, match=r"stream e: .* framed .* JSON or Avro; found protobuf") as caught:
+        made.stream("e", CLICK, codec=Confluent("http://registry:8081", "e-value", kind="protobuf", message=Duration))
     assert "appends JSON" in caught.value.hint
     assert source(made.stream("c", "line STRING", codec=Text())).codec == "text"
 
@@ -227,7 +228,7 @@ class Wrong:
         (lambda w: w.p.stream("s", CLICK, sequence=("_key", "nr")), "stream s: sequence `nr`: no column nr", ""),
         (lambda w: w.p.stream("s", CLICK, codec="text"), "text is one column of type string; found user_id long, page", ""),
         (lambda w: w.p.stream("s", "n int", codec="text"), "text is one column of type string; found n int", ""),
-        (lambda w: w.p.stream("s", CLICK, codec="xml"), 'expected codec to be "json", "text", "debezium" or an Avro schema; found \'xml\'', ""),
+        (lambda w: w.p.stream("s", CLICK, codec="xml"), 'expected codec to be "json", "confluent-json", "text", "debezium" or an Avro schema; found \'xml\'', ""),
         (lambda w: w.p.stream("s", CLICK, codec=3), "or an Avro schema; found 3", ""),
         (lambda w: w.p.stream("s", CLICK, codec={"type": "record"}), "found not an Avro schema", ""),
         (lambda w: w.p.stream("s", "pages string", codec=AVRO), "no field pages in the Avro record; there are at, page", ""),

@@ -14,7 +14,17 @@ from millstream.relation.nodes import Column, Emit, EventTime, Place, Policy, So
 from millstream.relation.relation import Relation, has_aggregate, has_window, natural_key
 from millstream.relation.schema import parse_columns
 from millstream.relation.sinks import check_policy
-from millstream.relation.source import Clock, Codec, codec_of, either, event_time_of, existing, numbering, topic_of
+from millstream.relation.source import (
+    Clock,
+    Codec,
+    codec_of,
+    either,
+    event_time_of,
+    existing,
+    numbering,
+    subject_of,
+    topic_of,
+)
 from millstream.relation.source_location import here, said_at
 from millstream.view import View
 
@@ -86,6 +96,7 @@ def stream_of(
         topic_of(topic, name, what),
         columns,
         *codec_of(codec, columns, what),
+        subject=subject_of(codec),
         key=existing(key or (), columns, f"{what}: key"),
         time=time,
         sequence=numbering(sequence, columns, what),
@@ -119,6 +130,7 @@ def table_of(
         columns,
         form,
         schema,
+        subject=subject_of(codec),
         key=keys,
         sequence=repeats(keys, form, what) if deduplicate else None,
         failed=failed,

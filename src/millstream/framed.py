@@ -74,6 +74,8 @@ class Confluent:
             raise ConfigError(f'kind: found {kind!r}, expected "avro", "json" or "protobuf"')
         if (kind == "protobuf") != (message is not None) or (kind == "protobuf" and schema is not None):
             raise ConfigError(f'kind {kind}: message is for "protobuf", which has no other schema')
+        if message is not None and not hasattr(message, "DESCRIPTOR"):
+            raise ConfigError(f"message: found {message!r}, expected a class that protoc has generated")
         if register and schema is None:
             raise ConfigError(
                 "register: there is no schema to register", hint="Confluent(registry, subject, schema, …)"

@@ -136,7 +136,7 @@ class Pipeline:
         :param schema: its columns, ``"page string, at timestamp"``
         :param topic: the topic; by default it has the name of this source
         :param key: the columns that the record's key was made of
-        :param codec: ``"json"``, ``"confluent-json"``, ``"text"`` or an Avro schema
+        :param codec: ``"json"``, ``"confluent-json"``, ``"text"``, an Avro schema or a Confluent
         :param time: the column, or an expression with a name, that says when a fact happened; what PySpark says by ``withWatermark``
         :param delay: how far behind the newest event of its partition an event may be: Spark's ``delayThreshold``
         :param lateness: how much later still an event may be with ``late="correct"``
@@ -183,7 +183,7 @@ class Pipeline:
         :param schema: its columns, ``"id long, name string"``
         :param key: the columns of its primary key
         :param topic: the topic; by default it has the name of this source
-        :param codec: ``"json"``, ``"confluent-json"``, ``"text"``, ``"debezium"`` for Debezium's envelopes as JSON, or an Avro schema
+        :param codec: ``"json"``, ``"confluent-json"``, ``"text"``, ``"debezium"`` for Debezium's envelopes as JSON, an Avro schema or a Confluent
         :param deduplicate: whether changes that a Debezium connector has sent again are dropped
         :param failed: ``"dead_letter"`` or ``"stop"``
         :raises PlanError: if something of it does not hold together

@@ -50,7 +50,7 @@ class Registry:
             raise ConfigError("registry: user and password go together; found only one")
         if password is not None:
             check_setting("registry.password", password, "the program", "password")
-        self.url, self._user, self._password = url.rstrip("/"), user, password
+        self.url, self.user, self.password = url.rstrip("/"), user, password
         self._schemas: dict[int, Schema] = {}
         self._ids: dict[tuple[str, Schema], int] = {}
 
@@ -69,6 +69,20 @@ class Registry:
         self._schemas[found["id"]] = _schema(found)
         return found["id"], self._schemas[found["id"]]
 
+    def avro_of(self, subject: str) -> dict[int, str]:
+        """The Avro schemas of all versions of a subject, by id; CodecError for one that is none, or refers to others."""
+        path, found = f"/subjects/{quote(subject, safe='')}/versions", dict[int, str]()
+        for version in self._ask("GET", path, f"subject {subject}", kind=list):
+            answer = self._ask("GET", f"{path}/{version}", f"subject {subject}, version {version}")
+            schema = _schema(answer)
+            if schema.kind != "AVRO" or schema.refers:
+                why = "refers to others" if schema.refers else f"is {schema.kind}"
+                raise CodecError(
+                    f"registry {self.url}: subject {subject}: schema id {answer['id']} {why}, expected Avro in one piece"
+                )
+            found[answer["id"]] = schema.text
+        return found
+
     def id_of(self, subject: str, schema: Schema, *, register: bool = False) -> int:
         """The id of a schema in a subject; registered if it is not there and that is wanted."""
         if (subject, schema) not in self._ids:
@@ -77,10 +91,10 @@ class Registry:
             self._ids[subject, schema] = self._ask("POST", path, f"the schema of subject {subject}", body)["id"]
         return self._ids[subject, schema]
 
-    def _ask(self, method: str, path: str, what: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    def _ask(self, method: str, path: str, what: str, body: dict[str, Any] | None = None, kind: type = dict) -> Any:
         headers = {"Accept": _TYPE, "Content-Type": _TYPE}
-        if self._user is not None and self._password is not None:
-            pair = f"{resolve(self._user)}:{resolve(self._password)}"
+        if self.user is not None and self.password is not None:
+            pair = f"{resolve(self.user)}:{resolve(self.password)}"
             headers["Authorization"] = "Basic " + base64.b64encode(pair.encode()).decode()
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, headers, method=method)  # noqa: S310  (http or https)
@@ -94,10 +108,8 @@ class Registry:
                 f"registry {self.url}: {what}: {getattr(error, 'reason', None) or error}",
                 hint="is it up and the address right? `curl URL/subjects` lists what it has",
             ) from error
-        if not isinstance(found, dict):
-            raise RegistryUnavailable(
-                f"registry {self.url}: {what}: found no object of JSON; is this a schema registry?"
-            )
+        if not isinstance(found, kind):
+            raise RegistryUnavailable(f"registry {self.url}: {what}: found another answer; is this a schema registry?")
         return found
 
     def _refused(self, error: urllib.error.HTTPError, what: str) -> CodecError:

@@ -285,7 +285,7 @@ A = "CREATE STREAM a (x INT, at TIMESTAMP, WATERMARK FOR at AS at);\n"
         ("CREATE STREAM x (a INT) WITH (topic = y)", "1:39: expected a value: 'text', a number", ""),
         ("CREATE STREAM x (a INT) WITH (topic = 1)", "1:31: stream x: expected topic to be text in quotes; found 1", ""),
         ("CREATE STREAM x (a INT) WITH (topic = '%')", "1:1: stream x: expected a topic of", ""),
-        ("CREATE STREAM x (a INT) WITH (format = 'xml')", "1:31: stream x: expected format to be 'json', 'text', 'debezium' or 'avro'", ""),
+        ("CREATE STREAM x (a INT) WITH (format = 'xml')", "1:31: stream x: expected format to be 'json', 'confluent-json', 'text', 'debezium' or 'avro'", ""),
         ("CREATE STREAM x (a INT) WITH (format = 'avro')", "1:31: stream x: format = 'avro' and a schema belong together", "schema = "),
         ("CREATE STREAM x (a INT) WITH (schema = '{}')", "1:31: stream x: format = 'avro' and a schema", ""),
         ("CREATE STREAM x (a INT) WITH (format = 'json', codec = 'json')", "1:31: stream x: format and codec", ""),

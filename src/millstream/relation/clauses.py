@@ -99,6 +99,17 @@ class Sequence:
 
 
 @dataclass(frozen=True, slots=True)
+class Subject:
+    """Where the schemas of framed values are: a registry, who asks (references, no secrets), and a subject in it."""
+
+    tag: ClassVar[str] = "Subject"
+    url: str
+    name: str
+    user: str | None = None
+    password: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Named:
     """An expression and the name of its column."""
 

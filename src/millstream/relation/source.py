@@ -14,6 +14,7 @@ from millstream.codec import Avro, Json, Text
 from millstream.errors import CodecError, PlanError
 from millstream.framed import Confluent
 from millstream.relation import expression
+from millstream.relation.clauses import Subject
 from millstream.relation.fingerprint import canonical_json
 from millstream.relation.foreign_names import is_spark_column, meant_text
 from millstream.relation.nodes import META_COLUMNS, Column, EventTime, Late, Source
@@ -170,12 +171,12 @@ def codec_of(codec: Codec, columns: tuple[Column, ...], what: str, kind: str = "
                 hint='a table with codec="debezium" keeps the rows, and its .history() each span in which one held',
             )
         return "debezium", ""
-    if isinstance(codec, Confluent) and codec.kind != "json":
+    if isinstance(codec, Confluent) and codec.kind == "protobuf":
         raise PlanError(
-            f"{what}: a pipeline reads values framed by Confluent's convention if they are JSON; found {codec.kind}",
+            f"{what}: a pipeline reads values framed by Confluent's convention if they are JSON or Avro; found protobuf",
             hint="decode them with this codec in a program that appends JSON to a topic, and read that",
         )
-    if isinstance(codec, Confluent) or codec == "confluent-json":
+    if (isinstance(codec, Confluent) and codec.kind == "json") or codec == "confluent-json":
         return "confluent-json", ""
     if isinstance(codec, Text) or codec == "text":
         if len(columns) != 1 or columns[0].type.lower() != "string":
@@ -194,10 +195,22 @@ def codec_of(codec: Codec, columns: tuple[Column, ...], what: str, kind: str = "
         raise PlanError(
             f"{what}: no field {missing[0]} in the Avro record; there are {', '.join(sorted(inner)) or 'none'}"
         )
-    return "avro", canonical_json(schema)
+    return "confluent-avro" if isinstance(codec, Confluent) else "avro", canonical_json(schema)
+
+
+def subject_of(codec: Codec) -> Subject | None:
+    """Where the writers' schemas are, if the values are framed Avro."""
+    if not isinstance(codec, Confluent) or codec.kind != "avro":
+        return None
+    registry = codec.registry
+    return Subject(registry.url, codec.subject, registry.user, registry.password)
 
 
 def _avro_schema(codec: Codec) -> dict[str, Any]:
+    if isinstance(codec, Confluent):
+        if codec.schema is None:
+            raise CodecError("a Confluent without the schema that values are read into")
+        codec = codec.schema
     if isinstance(codec, Avro):
         if codec._reader is not None:
             raise CodecError("a reader's schema, which the columns say already")

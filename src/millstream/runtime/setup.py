@@ -51,7 +51,7 @@ def as_it_runs(pipeline: Pipeline, chain: Chain, *, sends: bool = True) -> Chain
 
 def session_for(pipeline: Pipeline, chain: Chain, given: SparkSession | None) -> SparkSession:
     """The session that is given, or ours; either has what the pipeline needs beyond Spark's wheel, or it is an error."""
-    kafka, avro = not parse_log(pipeline.log).embedded, any(feed.source.codec == "avro" for feed in chain.feeds)
+    kafka, avro = not parse_log(pipeline.log).embedded, any(feed.source.avro_schema for feed in chain.feeds)
     if given is None:
         return spark_session(f"millstream-{pipeline.name}", settings=pipeline.spark, kafka=kafka, avro=avro)
     require(given, kafka=kafka, avro=avro)

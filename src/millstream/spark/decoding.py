@@ -20,9 +20,9 @@ from millstream.relation.debezium import (
     position_column,
 )
 from millstream.relation.nodes import Column, Source
+from millstream.spark.framed_avro import enclosed, framed_avro, literal
 
 _CORRUPT = "_corrupt"
-_OUTER = "millstream_outer"
 _FILE = f"try_cast(regexp_extract(_d.e.source.file, '{FILE_NUMBER}', 1) AS bigint)"
 
 
@@ -32,10 +32,9 @@ def decoded(source: Source) -> str:
         made = f"named_struct({literal(source.columns[0].name)}, cast(_value AS string))"
         return f"CASE WHEN is_valid_utf8(cast(_value AS string)) THEN {made} END"
     if source.codec == "avro":
-        # What cannot be read comes as a record of nulls, so the record is read as the one field of another: in bytes both
-        # are the same, and a field that is null tells a failure from a record that has only nulls to say.
-        outer = f'{{"type": "record", "name": "{_OUTER}", "fields": [{{"name": "it", "type": {source.avro_schema}}}]}}'
-        return f"from_avro(_value, {literal(outer)}, map('mode', 'PERMISSIVE')).it"
+        return f"from_avro(_value, {literal(enclosed(source.avro_schema))}, map('mode', 'PERMISSIVE')).it"
+    if source.codec == "confluent-avro":
+        return framed_avro(source)
     ddl = _envelope(source) if source.codec == "debezium" else _ddl(source.columns)
     options = f"map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', '{_CORRUPT}')"
     return f"from_json(cast({_document(source)} AS string), {literal(f'{ddl}, {_CORRUPT} string')}, {options})"
@@ -138,7 +137,11 @@ def unusable(source: Source) -> str:
 def _undecoded(source: Source) -> str:
     # Spark lets bytes that are no text pass as a string; Arrow and all that follows do not.
     shown = f"left(make_valid_utf8(cast(_value AS string)), {SHOWN})"
-    failed = f"_d IS NULL OR _d.{_CORRUPT} IS NOT NULL" if source.codec not in ("avro", "text") else "_d IS NULL"
+    failed = (
+        f"_d IS NULL OR _d.{_CORRUPT} IS NOT NULL"
+        if source.codec not in ("avro", "confluent-avro", "text")
+        else "_d IS NULL"
+    )
     refused = f"concat({literal(undecoded(source))}, {shown})"
     if source.codec != "debezium":
         return f"CASE WHEN {failed} THEN {refused} END"
@@ -161,8 +164,3 @@ def _no_change(source: Source, refused: str) -> str:
         said = f"_d.e.source.lsn IS NOT NULL OR ({_FILE} IS NOT NULL AND _d.e.source.pos IS NOT NULL)"
         cases[f"_d.e.op <> 'r' AND NOT ({said})"] = literal(UNNUMBERED)
     return " ".join(f"WHEN {case} THEN {reason}" for case, reason in cases.items())
-
-
-def literal(value: str) -> str:
-    """A Spark SQL string literal."""
-    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"

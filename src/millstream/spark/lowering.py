@@ -31,8 +31,9 @@ from millstream.relation import expression
 from millstream.relation.clauses import HEADERS
 from millstream.relation.nodes import META_COLUMNS, EventTime, Source
 from millstream.spark import stages, udf
-from millstream.spark.decoding import column, decoded, deleted, headers_sql, hidden, literal, opened, unusable
+from millstream.spark.decoding import column, decoded, deleted, headers_sql, hidden, opened, unusable
 from millstream.spark.fast_path import CHUNK
+from millstream.spark.framed_avro import literal
 from millstream.spark.internals.arrow_schema import arrow_schema
 from millstream.spark.internals.python_functions import check_calls, finder
 from millstream.spark.internals.try_eval import tried

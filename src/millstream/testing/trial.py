@@ -23,11 +23,12 @@ from millstream.codec import Avro, Codec, Json, Text
 from millstream.errors import PipelineError
 from millstream.event import Event, to_millis
 from millstream.failpoint import armed
-from millstream.framed import frame
+from millstream.framed import Confluent, frame
 from millstream.load import load_pipeline
 from millstream.local.engine import Engine
 from millstream.pipeline import Pipeline
 from millstream.plan.build import Output
+from millstream.registry import Registry
 from millstream.relation import expression
 from millstream.relation.nodes import Source, source_of
 from millstream.relation.schema import parse_duration
@@ -276,6 +277,10 @@ class Trial:
 
 
 def _codec(source: Source) -> Codec:
+    if source.codec == "confluent-avro" and source.subject is not None:
+        at = source.subject
+        schema = msgspec.json.decode(source.avro_schema)
+        return Confluent(Registry(at.url, user=at.user, password=at.password), at.name, schema)
     if source.codec == "avro":
         return Avro(msgspec.json.decode(source.avro_schema))
     return Text() if source.codec == "text" else Json()

@@ -51,6 +51,8 @@ def undecoded(source: Source) -> str:
             return "not framed JSON with the declared columns: "
         case "avro":
             return "not Avro of the declared schema: "
+        case "confluent-avro":
+            return "not framed Avro of the declared schema: "
         case "text":
             return "not text: "
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from millstream.relation.nodes import Node
 
 
-CodecName: TypeAlias = Literal["json", "confluent-json", "text", "avro", "debezium"]
+CodecName: TypeAlias = Literal["json", "confluent-json", "text", "avro", "confluent-avro", "debezium"]
 """How values are written."""
 
 
@@ -36,6 +36,8 @@ class Source(NodeContract):
     sequence: clauses.Sequence | None = None
     failed: Policy = "dead_letter"
     """What happens to a record on which an expression fails: it alone is rejected, or it stops the pipeline."""
+    subject: clauses.Subject | None = field(default=None, compare=False)
+    """Where the writers' schemas of framed Avro are; the same data under another address is no other definition."""
     place: Place = field(default=NOWHERE, compare=False)
 
     @property
