@@ -203,6 +203,24 @@ def test_a_producer_that_another_of_its_name_has_fenced_is_told_so_and_adds_noth
             raise SystemError("another")
 
 
+@pytest.mark.parametrize("begin", ["last_sequence", "renumber", "append_all"])
+def test_who_begins_under_the_name_of_a_producer_of_several_topics_fences_it(kafka: KafkaBroker, begin: str) -> None:
+    with open_log(kafka.url) as one, open_log(kafka.url) as other:
+        topics = [one.create_topic(name(), 2).name for _ in range(2)]
+        batches = {topic: [Event(b"x", b"%d" % n) for n in range(5)] for topic in topics}
+        one.append_all(batches, producer="p", sequence=1)
+        if begin == "last_sequence":
+            assert other.last_sequence(topics[1], "p") == 1
+        elif begin == "renumber":
+            assert other.renumber(topics[0], "p", 1, after=1)
+        else:
+            other.append_all(batches, producer="p", sequence=2)
+        with pytest.raises(LogUnavailable, match="fenced"):
+            one.append_all(batches, producer="p", sequence=3)
+        other.append_all(batches, producer="p", sequence=4)
+        assert all(len(read_all(other, topic)) == (15 if begin == "append_all" else 10) for topic in topics)
+
+
 def test_an_archive_in_the_settings_is_refused_with_what_to_do_instead(log: Log) -> None:
     with pytest.raises(ConfigError, match="archive") as caught:
         log.create_topic(name(), 1, TopicSettings(archive="archive"))
