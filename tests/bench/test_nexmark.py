@@ -130,9 +130,12 @@ def test_a_run_on_spark_that_is_killed_in_the_middle_goes_on(minute: Data, spark
     assert minute.wrong({query: answer_of(pipeline, query) for query in TOGETHER}) == {}
 
 
-def test_answers_on_kafka_are_the_same(minute: Data, spark: SparkSession, kafka: KafkaBroker, tmp_path: Path) -> None:
-    queries = ["q1", "q3", "q4", "q5", "q7", "q8", "q9", "q13", "q16", "q18"]
-    fill_side(kafka.url)
+@pytest.mark.parametrize("queries", [TOGETHER, ["q12"]], ids=["one stream", "processing time"])
+def test_answers_on_kafka_are_the_same(
+    queries: list[str], minute: Data, spark: SparkSession, kafka: KafkaBroker, tmp_path: Path
+) -> None:
+    if "q13" in queries:
+        fill_side(kafka.url)
     topic = name()
     batches = [minute.values[first : first + 500] for first in range(0, COUNT, 500)]
     assert fill(kafka.url, batches, topic=topic, partitions=2) == COUNT
