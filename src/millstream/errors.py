@@ -227,7 +227,7 @@ class LogUnavailable(LogError):
 
 
 class NotAllowed(LogError):
-    """The log answers, and does not let this user do it; a retry will not work."""
+    """The log answers, and does not let this user in or do it, or is not trusted; a retry will not work."""
 
 
 class LogFailed(LogUnavailable):
