@@ -79,6 +79,19 @@ def test_a_range_is_cut_where_it_is_told(spark: SparkSession, kafka: KafkaBroker
     assert [row.offset for row in ours.orderBy("offset").collect()] == [3, 4, 5, 6, 7, 8]
 
 
+@pytest.mark.parametrize("bound", ["startingTimestamp", "endingTimestamp"])
+def test_a_time_means_what_it_means_to_sparks_own_source(
+    bound: str, spark: SparkSession, kafka: KafkaBroker, topic: str
+) -> None:
+    options = {"kafka.bootstrap.servers": servers(kafka), "subscribe": topic, "includeHeaders": "true"}
+    options[bound] = "1700000000021"
+    theirs = spark.read.format("kafka").options(**options, **{"kafka.isolation.level": "read_committed"}).load()
+    ours = rows_of(spark.read.format("millstream-kafka").options(**options).load())
+    assert ours == rows_of(theirs)
+    one = spark.read.format("millstream-kafka").options(**options).option("assign", json.dumps({topic: [1]})).load()
+    assert one.count() == len([row for row in ours if row.partition == 1])
+
+
 def test_a_stream_reads_everything_once_with_a_limit_and_after_a_restart(
     spark: SparkSession, kafka: KafkaBroker, topic: str, tmp_path: Path
 ) -> None:

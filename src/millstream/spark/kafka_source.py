@@ -1,8 +1,8 @@
 """Spark reads any topic of Kafka: ``spark.readStream.format("millstream-kafka")``, by librdkafka and without the JVM's connector.
 
 Option names are those of Spark's own Kafka source where they mean the same: ``kafka.bootstrap.servers``, ``subscribe`` or ``assign``,
-``startingOffsets``, ``endingOffsets`` (batch), ``startingTimestamp``, ``maxOffsetsPerTrigger``, ``minPartitions``, ``includeHeaders``; settings of the
-client begin with ``kafka.`` and have the names of :mod:`millstream.log.kafka.client`. Columns are Spark's, without ``timestampType``.
+``startingOffsets``, ``startingTimestamp``, ``endingOffsets`` and ``endingTimestamp`` (batch), ``maxOffsetsPerTrigger``, ``minPartitions``, ``includeHeaders``;
+settings of the client begin with ``kafka.``, under the names of :mod:`millstream.log.kafka.names`. Columns are Spark's, without ``timestampType``.
 
 Three things differ. Only committed records are read. Data that is lost is always an error. All partitions of a batch that a limit cuts
 end at one append time.
@@ -30,6 +30,7 @@ _TAKEN = {
     "startingoffsets",
     "endingoffsets",
     "startingtimestamp",
+    "endingtimestamp",
     "maxoffsetspertrigger",
     "minpartitions",
     "includeheaders",
@@ -56,7 +57,12 @@ class KafkaSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802
         """Read on and on."""
-        return _Stream(*read_options(self.options))
+        options, files = read_options(self.options)
+        if options.ending_timestamp is not None:
+            raise ConfigError(
+                "option endingTimestamp: a stream has no end", hint="leave the option out, or use spark.read"
+            )
+        return _Stream(options, files)
 
 
 def read_options(given: Mapping[str, str]) -> tuple[Options, Attached]:

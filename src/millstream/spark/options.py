@@ -36,6 +36,7 @@ class Options:
     kafka: str = ""
     patience: float = 60.0
     archives: bool = False
+    ending_timestamp: int | None = None
 
     @property
     def columns(self) -> list[str]:
@@ -79,6 +80,7 @@ class Options:
             kafka=low.get("kafka", ""),
             patience=float(low.get("patience", "60")),
             archives=low.get("archives", "false").lower() == "true",
+            ending_timestamp=_number("endingTimestamp", low["endingtimestamp"]) if low.get("endingtimestamp") else None,
         )
 
 

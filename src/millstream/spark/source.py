@@ -132,12 +132,16 @@ class _Planner:
     def start(self, default: str) -> Offsets:
         """Where a new query begins."""
         if self.options.starting_timestamp is not None and not self.options.starting:
-            time = from_millis(self.options.starting_timestamp)
-            return {
-                topic: {str(p): offset for p, offset in self.engine.offsets_at(topic, time).items()}
-                for topic in self.options.topics
-            }
+            return self.at(self.options.starting_timestamp)
         return self.resolve(self.options.starting or default)
+
+    def at(self, millis: int) -> Offsets:
+        """The first offset of every partition that is not before a time, or its end."""
+        time = from_millis(millis)
+        return {
+            topic: {str(p): offset for p, offset in self.engine.offsets_at(topic, time).items() if p in found}
+            for topic, found in self.engine.bounds().items()
+        }
 
     def tasks(self, start: Offsets, end: Offsets) -> list[Task]:
         """Cut [start, end) into tasks: a range each, or all in one if there is little, as a task costs more than it."""
@@ -178,11 +182,12 @@ class _Planner:
 
 
 class BatchReader(_Planner, DataSourceReader):
-    """``spark.read``: from startingOffsets (earliest) to endingOffsets (latest)."""
+    """``spark.read``: from startingOffsets (earliest) to endingTimestamp, or endingOffsets (latest)."""
 
     def partitions(self) -> Sequence[InputPartition]:
         """Fix the range now; what comes later is not read."""
-        return self.tasks(self.start("earliest"), self.resolve(self.options.ending))
+        last = self.options.ending_timestamp
+        return self.tasks(self.start("earliest"), self.resolve(self.options.ending) if last is None else self.at(last))
 
 
 class StreamReader(_Planner, DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -28,6 +28,7 @@ _NO_CHECK = {"": "none", "none": ""}  # ssl.endpoint.identification.algorithm
 def client_settings(servers: str, settings: Mapping[str, str]) -> dict[str, str]:
     """The settings of every client, by Java's names or librdkafka's, under the latter. Secrets are resolved: it must never be printed."""
     check_settings(settings, "kafka.")
+    _check_names(settings)
     ours = {"bootstrap.servers": servers, "log_level": "0", "socket.connection.setup.timeout.ms": "10000"}
     return ours | librdkafka_settings({name: resolve(value) for name, value in settings.items()})
 
@@ -67,8 +68,13 @@ def _check_login(known: Mapping[str, str]) -> None:
             hint="ask for a listener with SCRAM, OAUTHBEARER or certificates, or copy the topics to a log of your own:"
             ' Spark reads them by format("kafka") and appends by format("millstream")',
         )
+    _check_names(known)
+
+
+def _check_names(settings: Mapping[str, str]) -> None:
+    """Refuse what only Java has; before secrets are looked up, which may not be there then."""
     for name in ("sasl.jaas.config", "sasl.login.callback.handler.class", "sasl.client.callback.handler.class"):
-        if name in known:
+        if name in settings:
             hint = (
                 "name kafka.sasl.username and kafka.sasl.password, which are references (${env:NAME}, ${file:PATH}); for tokens"
                 " kafka.sasl.oauthbearer.method = oidc with kafka.sasl.oauthbearer.client.id, .client.secret, .token.endpoint.url"
@@ -83,6 +89,7 @@ def java_settings(settings: Mapping[str, str]) -> dict[str, str]:
     {'security.protocol': 'SASL_SSL', 'sasl.mechanism': 'PLAIN'}
     """
     check_settings(settings, "kafka.")
+    _check_names(settings)
     known = librdkafka_settings({name: resolve(value) for name, value in settings.items()})
     if login := _login(known):
         known["sasl.jaas.config"] = login
