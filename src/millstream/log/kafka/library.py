@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import threading
 from ctypes import c_char_p, c_int, c_int32, c_int64, c_size_t, c_ssize_t, c_void_p
 from functools import cache
 from typing import Any, ClassVar
@@ -15,6 +16,7 @@ from millstream.log.kafka.client import ck
 from millstream.log.kafka.messages import Given, Numbers
 
 _VECTORS = 1024  # that Linux takes at once
+_KEPT = 8 << 20  # bytes
 
 _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "rd_kafka_version": (c_int,),
@@ -83,17 +85,31 @@ def joined_bytes(at: Numbers, lengths: Numbers) -> bytes:
     vectors[:, 0], vectors[:, 1] = at, lengths
     vectors[:, 2], vectors[:, 3] = ctypes.addressof(newline), 1
     size = int(lengths.sum()) + len(at) - 1
-    file = os.memfd_create("millstream")
-    try:
-        write, flat, written = _writev(), vectors.reshape(-1, 2)[:-1], 0
-        for first in range(0, len(flat), _VECTORS):
-            piece = flat[first : first + _VECTORS]
-            written += write(file, piece.ctypes.data, len(piece))
-        if written != size or len(found := os.pread(file, size, 0)) != size:
-            raise OSError(f"{size} bytes do not go through a file in memory")
-        return found
-    finally:
-        os.close(file)
+    file, write, flat, written = _scratch.begin(), _writev(), vectors.reshape(-1, 2)[:-1], 0
+    for first in range(0, len(flat), _VECTORS):
+        piece = flat[first : first + _VECTORS]
+        written += write(file, piece.ctypes.data, len(piece))
+    if written != size or len(found := os.pread(file, size, 0)) != size:
+        raise OSError(f"{size} bytes do not go through a file in memory")
+    if size > _KEPT:
+        os.ftruncate(file, 0)
+    return found
+
+
+class _Scratch(threading.local):
+    """A file in memory for each thread, which is written again and again: new pages take as long as what is done with them."""
+
+    process = file = -1
+
+    def begin(self) -> int:
+        """The file, at its beginning."""
+        if self.process != os.getpid():  # a fork has that of its parent
+            self.process, self.file = os.getpid(), os.memfd_create("millstream")
+        os.lseek(self.file, 0, os.SEEK_SET)
+        return self.file
+
+
+_scratch = _Scratch()
 
 
 @cache
