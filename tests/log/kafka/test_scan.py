@@ -18,12 +18,14 @@ from millstream.errors import ConfigError, LogUnavailable, OffsetOutOfRange, Unk
 from millstream.event import Event
 from millstream.log import open_log
 from millstream.log.embedded.scan import Part
+from millstream.log.heartbeat import write_heartbeat
 from millstream.log.kafka import bulk
 from millstream.log.kafka.append_times import AppendTimes
 from millstream.log.kafka.bulk import BulkTaker
 from millstream.log.kafka.engine import KafkaLog
 from millstream.log.kafka.messages import Messages, ObjectTaker, Taker, to_batch
 from millstream.log.kafka.scan import scan
+from millstream.spark.fast_path import records_of_messages
 from millstream.testing import KafkaBroker
 from tests.contracts.log import name, read_all
 from tests.waiting import until
@@ -235,6 +237,23 @@ def test_messages_that_are_not_as_expected_are_taken_as_objects(
         (line,) = caplog.messages
         assert line == f"Kafka's client: {said}; instead an object is made of each message"
         caplog.clear()
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_keys_are_read_where_a_value_begins_as_a_heartbeats(log: KafkaLog, kind: type[Taker], gone: bool) -> None:
+    topic = log.create_topic(name()).name
+    beat = write_heartbeat(7, "shop", 0, 1)
+    sent = [Event(b'{"n":1}', b"a"), beat, Event(b'{"time":2}', b"b"), Event(b'{"time"', b"c"), Event(b"", b"d"), beat]
+    far: Any = confluent_kafka.Producer(log.client)
+    for event in [*sent, Event(None if gone else b"{}", b"e")]:
+        far.produce(topic, event.value, event.key)
+    assert far.flush(10) == 0
+    part = Part(topic, 0, 0, log.bounds(topic)[0].end)
+    (records,) = (records_of_messages(messages) for messages in scan(log.client, part, 100, PATIENCE, kind=kind))
+    assert records.keys == [None, beat.key, b"b", None, None, beat.key, None]
+    assert [*records.values] == [event.value for event in sent] + [None if gone else b"{}"]
+    (records,) = (records_of_messages(m) for m in scan(log.client, Part(topic, 0, 3, 5), 100, PATIENCE, kind=kind))
+    assert records.keys is None
 
 
 def test_a_client_that_needs_python_is_no_bulk_one() -> None:
