@@ -5,22 +5,20 @@ from __future__ import annotations
 import random
 import threading
 from pathlib import Path
-from typing import Any, get_args
 
 import apsw
 import pytest
 from pyspark.sql import SparkSession
 
+from millstream.errors import PlanError
 from millstream.log import open_log
 from millstream.pipeline import Pipeline
-from millstream.relation.source import Codec
 from millstream.runtime.run import Progress, run
 from millstream.testing import MariaDbServer
 from tests.capture.databases import MariaDb
 from tests.capture.process import once, running, same, settings
 
 ACCOUNTS, EACH, BATCHES = 40, 1000, 5
-DEBEZIUM: Any = "debezium"
 
 
 class Client:
@@ -60,7 +58,15 @@ class Client:
                 self.seen[batch] = (one, other)
 
 
-@pytest.mark.skipif("debezium" not in get_args(Codec), reason="pipelines do not read Debezium's envelope yet")
+def _reads() -> bool:
+    try:
+        Pipeline("bank").table("a", "id int", key="id", codec="debezium")
+    except PlanError:
+        return False
+    return True
+
+
+@pytest.mark.skipif(not _reads(), reason="pipelines do not read Debezium's envelope yet")
 def test_no_state_of_the_views_is_one_that_the_database_never_had(
     spark: SparkSession, mariadb: MariaDbServer, tmp_path: Path
 ) -> None:
@@ -72,7 +78,7 @@ def test_no_state_of_the_views_is_one_that_the_database_never_had(
         "bank", log=f"sqlite:{tmp_path}/log.db", to=f"sqlite:{tmp_path}/views.db", checkpoint=str(tmp_path / "check"), buckets=2
     )  # fmt: skip
     for name in "ab":
-        table = made.table(name, "id int, v long", key="id", topic=database.topic(name), codec=DEBEZIUM)
+        table = made.table(name, "id int, v long", key="id", topic=database.topic(name), codec="debezium")
         made.view(f"in_{name}", table.group_by().agg(total="sum(v)", n="count(*)"))
     client, stop = Client(database, tmp_path / "views.db"), threading.Event()
 
