@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from millstream.capture.diff import compare
 from millstream.capture.loop import capture
 from millstream.capture.outbox import Outbox
 from millstream.capture.reading import records_of
-from millstream.errors import CaptureFenced, CaptureUnavailable, RowRefused, TableChanged
+from millstream.errors import CaptureFenced, CaptureGap, CaptureUnavailable, RowRefused, TableChanged
 from millstream.event import Event
 from millstream.log import open_log
 from millstream.log.contract import Log
@@ -323,3 +324,37 @@ def test_a_difference_is_found_while_both_move_and_a_new_snapshot_mends_it(log: 
         assert [each.equal for each in compare(log, looking, "shop")] == [True, True]
     source.close()
     looking.close()
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_the_database_forgets_nothing_that_is_not_in_the_log(
+    log: Log, database: Database, early: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if isinstance(database, MariaDb):
+        pytest.skip("its binary log is kept by time, whatever is acknowledged")
+    database.made(rows=1)
+    once(log, database)
+    database.run("UPDATE a SET v = 1", "UPDATE a SET v = 2")
+
+    def fail(place: str) -> None:
+        progress = read_known(log)["shop"].progress
+        if place == "capture.append" and progress is not None and progress.number > number:
+            raise RuntimeError(place)
+
+    def acknowledge(run: Any) -> None:  # the mutant: what was handed to the appender counts as there
+        run._source.acknowledge(run._progress.position)
+
+    known = read_known(log)["shop"].progress
+    number = known.number + 1 if known else 0
+    with monkeypatch.context() as patch:
+        patch.setattr("millstream.capture.appender.failpoint", fail)
+        if early:
+            patch.setattr("millstream.capture.loop._Run._acknowledge", acknowledge)
+        with pytest.raises(RuntimeError, match=r"capture\.append"):
+            once(log, database)
+    if early:
+        with pytest.raises(CaptureGap):
+            once(log, database)
+    else:
+        assert once(log, database).changes == 2
+        assert same(log, database) == 1
