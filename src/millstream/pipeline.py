@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from millstream import definitions
 from millstream.address import NOWHERE, parse_address, parse_log
+from millstream.capture.definition import CaptureDefinition, define_capture
 from millstream.config import DEFAULT_LOG
 from millstream.errors import PlanError
 from millstream.explain.endless import refuse_endless
@@ -97,6 +98,7 @@ class Pipeline:
         self.tables: dict[str, Relation] = {}
         self.views: dict[str, View] = Views()
         self.sinks: dict[str, SinkDefinition] = {}
+        self.captures: dict[str, CaptureDefinition] = {}
         self.names: dict[str, Relation] = {}
         self.udf = Functions(name)
         """The functions that expressions of its views may call by name; ``udf.register`` as in ``spark.udf.register``."""
@@ -311,6 +313,8 @@ class Pipeline:
             mode = checked_sink(what, view.name, view.columns, view.key, to, mode, refused)
             self.sinks[name] = SinkDefinition(name, view.name, to, mode, refused, place)
         return self.sinks[name]
+
+    capture = define_capture
 
     def validate(self) -> None:
         """Refuse a pipeline that would do nothing."""

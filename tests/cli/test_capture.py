@@ -14,8 +14,10 @@ import pytest
 
 from millstream.capture.control import read_known
 from millstream.cli import execute
+from millstream.errors import PlanError
 from millstream.event import Event
 from millstream.log import open_log
+from millstream.pipeline import Pipeline
 from millstream.testing import MariaDbServer
 from tests.capture.databases import MariaDb
 from tests.capture.process import COMMAND
@@ -129,3 +131,28 @@ def test_a_signal_ends_it_in_good_order(database: MariaDb, tmp_path: Path, numbe
         process.send_signal(number)
         _, err = process.communicate(timeout=60)
         assert (process.returncode, "3 rows and 0 changes" in err) == (0, True), err
+
+
+def test_a_file_says_what_to_capture(go: Go, database: MariaDb, tmp_path: Path) -> None:
+    head = "from millstream import Pipeline\nshop = Pipeline('shop')\n"
+    (tmp_path / "shop.py").write_text(f"{head}shop.capture('shop', {database.address!r}, ['a', 'b'])\n")
+    code, _, err = go("start", "shop.py", "--once")
+    assert (code, "shop: 3 rows and 0 changes" in err) == (0, True)
+    code, _, err = go("start", "shop.py", "--once", "--name", "other")
+    assert (code, "no capture other; there are shop" in err) == (2, True)
+    (tmp_path / "shop.py").write_text(head)
+    code, _, err = go("start", "shop.py", "--once")
+    assert (code, "found none" in err) == (2, True)
+    (tmp_path / "shop.py").write_text(f"{head}shop.capture('shop', 'mysql://me:geheim@x/y', ['a'])\n")
+    code, _, err = go("start", "shop.py", "--once")
+    assert (code, "secret" in err, "geheim" in err) == (1, True, False)
+
+
+def test_a_capture_is_no_part_of_the_fingerprint() -> None:
+    shops = [Pipeline("shop"), Pipeline("shop")]
+    for shop in shops:
+        shop.view("all", shop.table("users", "id int", key="id"))
+    shops[0].capture("shop", "sqlite:shop.db", ["users"])
+    assert shops[0].fingerprint() == shops[1].fingerprint()
+    with pytest.raises(PlanError, match="one of that name"):
+        shops[0].capture("shop", "sqlite:shop.db", ["orders"])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from importlib import import_module
+from pathlib import PurePath
 from typing import Any
 
 from millstream.capture.contract import Source
@@ -16,12 +18,22 @@ _KINDS = {
     "postgresql": ("postgres", "PostgresSource", "postgres"),
     "sqlite": ("sqlite", "SqliteSource", ""),
 }
-_EXPECTED = "postgresql://USER@HOST/DATABASE, mysql://USER@HOST/DATABASE, mariadb://… or sqlite:PATH"
+EXPECTED = "postgresql://USER@HOST/DATABASE, mysql://USER@HOST/DATABASE, mariadb://… or sqlite:PATH"
 
 
 def is_address(text: str) -> bool:
     """Whether a text is the address of a database, and not the name of a file."""
     return text.partition(":")[0] in _KINDS
+
+
+def name_of(address: str) -> str:
+    """What a capture is called unless it is said: as the database.
+
+    >>> name_of("postgresql://me@db/shop?sslmode=require"), name_of("sqlite:/srv/my.shop.db")
+    ('shop', 'my_shop')
+    """
+    last = re.split(r"[/:]", address.partition("?")[0])[-1]
+    return re.sub(r"[^A-Za-z0-9_-]", "_", PurePath(last).stem) or "capture"
 
 
 def open_source(address: str, tables: Sequence[str], name: str, *, allow: Collection[str] = ()) -> Source:
@@ -36,7 +48,7 @@ def open_source(address: str, tables: Sequence[str], name: str, *, allow: Collec
     """
     kind = address.partition(":")[0]
     if kind not in _KINDS:
-        raise ConfigError(f"capture: found {redacted(address)!r}, expected {_EXPECTED}")
+        raise ConfigError(f"capture: found {redacted(address)!r}, expected {EXPECTED}")
     package, of, extra = _KINDS[kind]
     try:
         module: Any = import_module(f"millstream.capture.{package}.source")

@@ -2,36 +2,29 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from pathlib import PurePath
 from typing import Any
 
 import click
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from millstream.capture.contract import Source
 from millstream.capture.control import Control, Known, check_name, forget, read_known, request
 from millstream.capture.declaration import in_python, in_sql
 from millstream.capture.diff import compare
-from millstream.capture.loop import HELD_SINCE_EVER, Report, Settings, capture
-from millstream.capture.opening import open_source
-from millstream.capture.outbox import Outbox
-from millstream.cli.logs import logging_options
+from millstream.capture.opening import name_of, open_source
+from millstream.cli.capture_start import start
 from millstream.cli.output import (
     confirmed,
     json_line,
     json_option,
     log_option,
     opened,
-    parse_time,
     show,
     stderr,
     to_json,
 )
-from millstream.cli.run import stopping
 from millstream.errors import CaptureError, ConfigError, MillstreamError
 from millstream.log.contract import Log
 
@@ -54,12 +47,6 @@ _DIFF = {
     "moving": "MOVING",
     "equal": "EQUAL",
 }
-_BAR = (
-    SpinnerColumn(),
-    TextColumn("{task.description} {task.completed:,.0f}", markup=False),
-    BarColumn(),
-    TimeElapsedColumn(),
-)
 
 
 @click.group("capture")
@@ -67,10 +54,7 @@ def command() -> None:
     """Let topics follow the tables of a database: every row, then every committed change, exactly once."""
 
 
-def _name_of(address: str) -> str:
-    """What a capture is called unless it is said: as the database."""
-    last = re.split(r"[/:]", address.partition("?")[0])[-1]
-    return re.sub(r"[^A-Za-z0-9_-]", "_", PurePath(last).stem) or "capture"
+command.add_command(start)
 
 
 def _known(log: Log, name: str) -> Known:
@@ -93,102 +77,6 @@ def _source_of(known: Known, name: str, allow: tuple[str, ...] = ()) -> Iterator
         yield source
     finally:
         source.close()
-
-
-@command.command()
-@click.argument("source", metavar="SOURCE")
-@click.option("--table", "tables", multiple=True, metavar="TABLE", help="A table to capture; may be repeated.")
-@click.option("--name", help="What the capture is called, and its topics begin with.  [default: as the database]")
-@click.option("--once", is_flag=True, help="Stop when everything that is committed now is in the log.")
-@click.option("--since", metavar="TIME", help="Since when rows of a snapshot hold, for as-of joins.  [default: ever]")
-@click.option("--partitions", "-p", type=click.IntRange(1), default=1, show_default=True, help="Of new topics.")
-@click.option(
-    "--refused",
-    type=click.Choice(["stop", "dead_letter"]),
-    default="stop",
-    show_default=True,
-    help="What to do with a row that a topic does not take.",
-)
-@click.option(
-    "--on-change",
-    type=click.Choice(["stop", "continue"]),
-    default="stop",
-    show_default=True,
-    help="What to do when a table loses a column or one has another type.",
-)
-@click.option("--allow", multiple=True, metavar="WHAT", help="What else the database may do; see its page.")
-@click.option("--outbox", metavar="TABLE", help="A table whose inserts are events for other topics.")
-@click.option("--outbox-topics", multiple=True, metavar="PATTERN", help="Topics that the outbox may name: 'orders.*'.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each step.")
-@logging_options
-@log_option
-def start(
-    source: str,
-    tables: tuple[str, ...],
-    name: str | None,
-    once: bool,
-    since: str | None,
-    partitions: int,
-    refused: Any,
-    on_change: Any,
-    allow: tuple[str, ...],
-    outbox: str | None,
-    outbox_topics: tuple[str, ...],
-    as_json: bool,
-    log_url: str | None,
-) -> None:
-    """Capture tables until it is stopped, or has caught up.
-
-    SOURCE is postgresql://USER@HOST/DATABASE, mysql://…, mariadb://… or sqlite:PATH, passwords by reference as ${env:NAME}. The rows that are there go to
-    topics NAME.SCHEMA.TABLE first, then every committed change. A restart goes on where the log says; a table that is new in the list is read then.
-
-    \b
-    Examples:
-      millstream capture start sqlite:shop.db --table users --table orders
-      millstream capture start postgresql://me@db/shop --table public.users --name shop --once --json
-    """
-    named = check_name(name or _name_of(source))
-    wanted = [*tables, *([outbox] if outbox and outbox not in tables else [])]
-    if outbox_topics and not outbox:
-        raise click.UsageError("--outbox-topics goes with --outbox TABLE")
-    chosen = Settings(
-        named,
-        source,
-        since=parse_time(since) if since else HELD_SINCE_EVER,
-        partitions=partitions,
-        refused=refused,
-        on_change=on_change,
-        outbox=Outbox(outbox, outbox_topics) if outbox else None,
-    )
-    database = open_source(source, wanted, named, allow=allow)
-    try:
-        with opened(log_url, create=True) as log, stopping() as stop, _shown(named, as_json) as report:
-            done = capture(log, database, chosen, once=once, stop=stop, report=report)
-    finally:
-        database.close()
-    if as_json:
-        click.echo(json_line({"capture": named, **asdict(done)}))
-    else:
-        stderr().print(f"{named}: {done.rows:,} rows and {done.changes:,} changes in this run", soft_wrap=True)
-
-
-@contextmanager
-def _shown(name: str, as_json: bool) -> Iterator[Any]:
-    """Shows where it is: JSON lines, or a bar for each table and a count of changes."""
-    if as_json:
-        yield lambda report: click.echo(json_line({"capture": name, **asdict(report)}))
-        return
-    console = stderr()
-    with Progress(*_BAR, console=console, disable=not console.is_terminal, transient=True) as bars:
-        tasks: dict[str, Any] = {}
-
-        def said(report: Report) -> None:
-            what = report.table or "changes"
-            if what not in tasks:
-                tasks[what] = bars.add_task(f"{name} {what}", total=report.total)
-            bars.update(tasks[what], completed=report.read if report.table else report.changes)
-
-        yield said
 
 
 @command.command()
@@ -281,7 +169,7 @@ def columns(source: str, tables: tuple[str, ...], name: str | None, as_json: boo
     Example:
       millstream capture columns sqlite:shop.db --table users
     """
-    named = check_name(name or _name_of(source))
+    named = check_name(name or name_of(source))
     database = open_source(source, tables, named)
     try:
         found = database.tables()
