@@ -87,6 +87,25 @@ def operators(only: str | None, scale: float, as_json: bool) -> None:
     _measure("operators", only, scale, as_json)
 
 
+@command.command("capture")
+@click.option(
+    "--only",
+    metavar="NAMES",
+    help="Only these, by comma: postgres_snapshot, postgres_changes, mariadb_changes, sqlite_changes.",
+)
+@_scale
+@json_option
+def capture(only: str | None, scale: float, as_json: bool) -> None:
+    """Measure change capture: real databases of 100,000 rows into the embedded log. Takes a minute or two.
+
+    \b
+    Examples:
+      millstream bench capture
+      millstream bench capture --only postgres_changes --json
+    """
+    _measure("capture", only, scale, as_json)
+
+
 @command.command("delivery")
 @click.option("--only", metavar="NAMES", help="Only these, by comma: sqlite, postgres, kafka, redis, files, catch_up.")
 @_scale

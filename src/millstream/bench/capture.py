@@ -1,0 +1,158 @@
+"""Change capture measured: rows of a snapshot, then changes, from a real database into the embedded log, with the processor's seconds beside.
+
+Each database has one table of seven columns. Its rows are read once; then each is updated, in transactions of a thousand, and captured. The processor's seconds
+are those of this process, which compare better between machines than rates do. What is compared with SQLite are the same updates without triggers.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+import pymysql
+
+from millstream.bench import Result
+from millstream.capture.loop import Settings, capture
+from millstream.capture.opening import open_source
+from millstream.log import open_log
+from millstream.testing import MariaDbServer, PostgresServer
+
+NAMES = ("postgres_snapshot", "postgres_changes", "mariadb_changes", "sqlite_changes")
+_TABLE = (
+    "CREATE TABLE orders (id INTEGER NOT NULL PRIMARY KEY, customer INTEGER, status VARCHAR(20), amount NUMERIC(12, 2),"
+    " note VARCHAR(60), placed TIMESTAMP NULL, n INTEGER)"
+)
+_AT_ONCE = 1000
+_LOGICAL = {"wal_level": "logical", "max_wal_senders": "10", "max_replication_slots": "10"}
+_IN_SQLITE = """
+import sqlite3, sys
+db = sqlite3.connect(sys.argv[1], isolation_level=None)
+db.execute("PRAGMA journal_mode = wal")
+for line in sys.stdin:
+    db.execute(line)
+"""
+
+Run = Callable[[list[str]], None]
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A database, how statements are run in it, and the name of its table."""
+
+    address: str
+    run: Run
+    table: str
+
+
+def measure(names: tuple[str, ...], scale: float, say: Callable[[str], None]) -> Iterator[Result]:
+    """Measure what is named, one database after the other."""
+    rows = max(_AT_ONCE, int(100_000 * scale) // _AT_ONCE * _AT_ONCE)
+    places: dict[str, Callable[[ExitStack, Path], _Place]] = {
+        "postgres": _postgres,
+        "mariadb": _mariadb,
+        "sqlite": _sqlite,
+    }
+    for kind, made in places.items():
+        wanted = [name for name in names if name.startswith(kind)]
+        if wanted:
+            say(f"{kind}: {rows:,} rows, each changed once")
+            with ExitStack() as stack:
+                folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="millstream-bench-")))
+                yield from _measured(kind, wanted, made(stack, folder), folder, rows)
+
+
+def _measured(kind: str, names: list[str], place: _Place, folder: Path, rows: int) -> Iterator[Result]:
+    place.run([_TABLE, *_inserts(rows)])
+    plain = _timed(place.run, _updates(rows))
+    read = _captured(place, folder)
+    writing = _timed(place.run, _updates(rows))
+    changed = _captured(place, folder)
+    for name in names:
+        seconds, busy = read if name.endswith("snapshot") else changed
+        yield Result(name, rows / seconds, "rows/s" if name.endswith("snapshot") else "changes/s")
+        yield Result(f"{name}_cpu", busy * 100_000 / rows, "CPU s for 100,000")
+    if kind == "sqlite":
+        yield Result("sqlite_writes", rows / writing, "updates/s", "without triggers", rows / plain)
+
+
+def _captured(place: _Place, folder: Path) -> tuple[float, float]:
+    """Capture up to now; seconds, and those of the processor."""
+    source = open_source(place.address, [place.table], "bench")
+    try:
+        with open_log(f"sqlite:{folder / 'log.db'}") as log:
+            began, busy = time.monotonic(), time.process_time()
+            capture(log, source, Settings("bench", place.address), once=True)
+            return time.monotonic() - began, time.process_time() - busy
+    finally:
+        source.close()
+
+
+def _timed(run: Run, statements: list[str]) -> float:
+    began = time.monotonic()
+    run(statements)
+    return time.monotonic() - began
+
+
+def _inserts(rows: int) -> list[str]:
+    return [
+        "INSERT INTO orders VALUES "
+        + ", ".join(
+            f"({one}, {one % 997}, 'placed', {one % 500}.25, 'order number {one} of many', '2026-01-01 12:00:00', 0)"
+            for one in range(first, first + _AT_ONCE)
+        )
+        for first in range(0, rows, _AT_ONCE)
+    ]
+
+
+def _updates(rows: int) -> list[str]:
+    return [
+        f"UPDATE orders SET n = n + 1, status = 'sent' WHERE id >= {first} AND id < {first + _AT_ONCE}"
+        for first in range(0, rows, _AT_ONCE)
+    ]
+
+
+def _postgres(stack: ExitStack, _: Path) -> _Place:
+    server = stack.enter_context(PostgresServer(settings=_LOGICAL))
+    options = f"host=127.0.0.1 port={server.port} user=millstream dbname=postgres"
+
+    def run(statements: list[str]) -> None:
+        with psycopg.connect(options, autocommit=True) as db:
+            for each in statements:
+                db.execute(each.encode())
+
+    return _Place(f"postgresql://millstream@127.0.0.1:{server.port}/postgres", run, "orders")
+
+
+def _mariadb(stack: ExitStack, _: Path) -> _Place:
+    server = stack.enter_context(MariaDbServer())
+
+    def run(statements: list[str]) -> None:
+        db = pymysql.connect(host="127.0.0.1", port=server.port, user="millstream", database="shop", autocommit=True)
+        try:
+            with db.cursor() as cursor:
+                for each in statements:
+                    cursor.execute(each)
+        finally:
+            db.close()
+
+    return _Place(server.address, run, "orders")
+
+
+def _sqlite(_: ExitStack, folder: Path) -> _Place:
+    path = folder / "shop.db"
+
+    def run(
+        statements: list[str],
+    ) -> None:  # in a process of its own: two SQLite libraries in one lose each other's locks
+        subprocess.run(
+            [sys.executable, "-c", _IN_SQLITE, str(path)], input="\n".join(statements), text=True, check=True
+        )
+
+    return _Place(f"sqlite:{path}", run, "orders")
