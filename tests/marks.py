@@ -38,6 +38,7 @@ NAMES = {
 }
 NEEDS = {  # a folder, a file or a test of a file, below tests/
     "capture/sqlite": "process",
+    "capture/test_example.py": "process",
     "cli/test_cli.py::test_a_shell_gets_its_completion": "process",
     "cli/test_cli.py::test_doctor_looks_and_says_what_is_wrong": "process",
     "cli/test_cli.py::test_doctor_says_what_can_be_done_about_the_folder_at_hand": "process",
