@@ -19,7 +19,7 @@ from millstream.capture.diff import compare
 from millstream.capture.loop import capture
 from millstream.capture.outbox import Outbox
 from millstream.capture.reading import records_of
-from millstream.errors import CaptureFenced, CaptureGap, CaptureUnavailable, RowRefused, TableChanged
+from millstream.errors import CaptureFenced, CaptureGap, CaptureUnavailable, LogUnavailable, RowRefused, TableChanged
 from millstream.event import Event
 from millstream.log import open_log
 from millstream.log.contract import Log
@@ -232,6 +232,9 @@ def test_a_table_is_read_again_when_it_is_asked_for_while_changes_go_on(log: Log
     assert same(log, database) > 0
     assert read_known(log)["shop"].requests == []
     assert read_known(log)["shop"].tables[database.full("a")].rows > 1000
+    read = [r.timestamp > 0 for r in records_of(log, topic) if r.value is not None and b'"op":"r"' in r.value]
+    assert read == sorted(read)  # those of the first snapshot hold since ever, those of the second from then on
+    assert (read[0], read[-1]) == (False, True)
 
 
 def test_a_column_that_goes_stops_the_capture_unless_it_may_go_on(log: Log, database: Database) -> None:
@@ -358,3 +361,35 @@ def test_the_database_forgets_nothing_that_is_not_in_the_log(
     else:
         assert once(log, database).changes == 2
         assert same(log, database) == 1
+
+
+def test_a_log_that_is_away_for_a_moment_is_waited_for(
+    log: Log, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database.made(rows=3)
+    away = iter([False, True, False, False, True])
+
+    def fail(place: str) -> None:  # once before an append, and once when it is done and nobody knows
+        if place in ("capture.append", "capture.appended") and next(away, False):
+            raise LogUnavailable("away")
+
+    monkeypatch.setattr("millstream.capture.appender.failpoint", fail)
+    once(log, database)
+    database.run("UPDATE a SET v = 8")
+    once(log, database)
+    assert next(away, None) is None
+    assert same(log, database) == 3
+
+
+def test_the_control_topic_is_cleaned_while_it_runs(log: Log, database: Database) -> None:
+    database.made(rows=1)
+    once(log, database)
+    source = database.source("a", "b")
+    with running(log, source, settings(database, clean=0.1)) as run:
+        for change in range(1, 31):
+            database.run(f"UPDATE a SET v = {change + 10}")
+            run.wait(change)
+        until(lambda: len(list(records_of(log, CONTROL))) < 15, timeout=60)
+    source.close()
+    assert once(log, database).changes == 0
+    assert same(log, database) == 1

@@ -197,7 +197,10 @@ class _Run:
     # rows that are there
 
     def _begin_rows(self, tables: Sequence[Table]) -> None:
-        self._rows = Rows(self._source, self._settings.name, tables, self._writer, self._live, self._settings.since)
+        again = {name for name, each in self._followed.items() if each.complete}
+        self._rows = Rows(
+            self._source, self._settings.name, tables, self._writer, self._live, self._settings.since, again
+        )
         self._pieces = self._rows.pieces()
 
     def _first(self, tables: Sequence[Table]) -> None:

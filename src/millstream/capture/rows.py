@@ -7,7 +7,7 @@ has left behind, and what went meanwhile, is gone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -32,7 +32,10 @@ class Piece(NamedTuple):
 
 
 class Rows:
-    """The rows of tables at one position. ``live`` says which keys a topic holds, with all that was put before."""
+    """The rows of tables at one position. ``live`` says which keys a topic holds, with all that was put before.
+
+    Rows hold from ``since`` on; those of tables that are read ``again`` from now on, behind the changes that the topic has.
+    """
 
     def __init__(
         self,
@@ -42,6 +45,7 @@ class Rows:
         writer: Writer,
         live: Callable[[str], dict[bytes, None]],
         since: datetime,
+        again: Collection[str],
     ) -> None:
         self.tables = {table.full_name: table for table in tables}
         self._writer, self._live = writer, live
@@ -51,7 +55,10 @@ class Rows:
         self._snapshot = self._open.enter_context(source.snapshot(tables))
         self.position: Position = self._snapshot.position
         now = datetime.now(UTC)
-        self._origin = Origin(source.connector, name, self.position, "", since, read=True, committed=now)
+        origins = [
+            Origin(source.connector, name, self.position, "", at, read=True, committed=now) for at in (since, now)
+        ]
+        self._origins = {each: origins[each in again] for each in self.tables}
         self._swept = Origin(source.connector, name, self.position, "", None, committed=now)
 
     def is_ahead_of(self, position: Position) -> bool:
@@ -74,14 +81,14 @@ class Rows:
 
     def _table(self, table: Table) -> Iterator[Piece]:
         stale, touched = self._stale(table), self._touched[table.full_name]
-        count, total = 0, self._snapshot.count(table)
+        count, total, origin = 0, self._snapshot.count(table), self._origins[table.full_name]
         for piece in self._snapshot.rows(table):
             unit = Unit()
             for row in piece:
                 if table.full_name in self._emptied:
                     break
                 change = Unit()
-                keys = self._writer.add(change, Change(table, "r", None, row), self._origin)
+                keys = self._writer.add(change, Change(table, "r", None, row), origin)
                 for key in keys:
                     stale.pop(key, None)
                 if not touched.intersection(keys):
