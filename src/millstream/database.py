@@ -15,7 +15,7 @@ import threading
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -72,6 +72,8 @@ class Form:
     words: Mapping[Trouble, Words]
     page: int = 4096
     """Bytes of a page of a new file: large ones are read faster from end to end, small ones changed faster here and there."""
+    upgrades: Mapping[int, str] = field(default_factory=dict)
+    """What makes a file of each older version one of the next."""
 
 
 def check_sqlite(version: str) -> None:
@@ -100,7 +102,7 @@ class Database:
                 if not create:
                     raise self.trouble("missing", where=str(path))
                 self._create()
-            self._check_format()
+            self._check_format(upgrade=create)
 
     def trouble(self, kind: Trouble, why: object = "", where: str = "") -> MillstreamError:
         """The error for a trouble with this file."""
@@ -243,7 +245,7 @@ class Database:
             fresh.unlink(missing_ok=True)
             os.close(folder)
 
-    def _check_format(self) -> None:
+    def _check_format(self, *, upgrade: bool) -> None:
         """Look before touching: connecting to a database in WAL mode may already write to it."""
         try:
             with self.path.open("rb") as file:
@@ -264,6 +266,15 @@ class Database:
                 db.close()
         if version > self.form.version:
             raise self.trouble("newer", f"has format {version}, this version reads up to {self.form.version}")
+        if version < self.form.version and upgrade:
+            self._upgrade()
+
+    def _upgrade(self) -> None:
+        """Bring a file of an older version up to this one, in one transaction."""
+        with self.write() as db:
+            for version in range(db.execute("PRAGMA user_version").get, self.form.version):
+                db.execute(self.form.upgrades[version]).fetchall()
+            db.execute(f"PRAGMA user_version={self.form.version}")
 
 
 def _register_checksums() -> None:

@@ -27,6 +27,7 @@ from millstream.errors import (
     UnknownView,
     ViewError,
 )
+from millstream.log.heartbeat import Beat
 from millstream.store.contract import (
     COUNTS,
     ORIGIN,
@@ -38,6 +39,7 @@ from millstream.store.contract import (
     StoreReader,
     StoreWriter,
     Target,
+    Told,
 )
 from millstream.store.net_changes import net_of
 from millstream.store.rejects import Judge, sort_out
@@ -98,6 +100,8 @@ PLANTED: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 """Rows by their id, with what some database may not have a place for."""
 
+BEAT = Beat("clicks", 1, 5, 17, appended=0, ends={"clicks": {"0": 9, "1": 5}}, topic_id="t1")
+
 Change = tuple[Any, ...]
 
 
@@ -155,6 +159,19 @@ def rows(store: StoreReader, view: str) -> list[tuple[Any, ...]]:
 def accept(target: Target, table: Any, judge: Judge | None) -> tuple[Any, list[Refusal]]:
     """What is left of changes for a store, and what it refuses."""
     return (table, []) if judge is None else sort_out(target, table, judge)
+
+
+def flood_of_beats(writer: StoreWriter) -> None:
+    """A ledger that keeps five batches gets many heartbeats: of each place and append time the ones of these stay, and one more."""
+    batches = Batches(writer)
+    told = [Beat("t", 0, 3, time, appended=0, ends={}) for time in range(20)]
+    apart = [Beat("t", 1, 3, time, appended=time, ends={}) for time in range(20)]
+    for pair in zip(told, apart, strict=True):
+        batches.commit(BAG, beats=pair)
+    kept = writer.heartbeats(PIPELINE)
+    assert [beat for *_, beat in kept if beat.partition == 0] == told[14:]
+    assert [beat for *_, beat in kept if beat.partition == 1] == apart
+    assert [batch for _, batch, beat in kept if beat.partition == 0] == list(range(14, 20))
 
 
 class Batches:
@@ -639,6 +656,27 @@ class StoreContract:
         with pytest.raises(ViewError, match=found):
             writer.prepare(PIPELINE, FINGERPRINT, [BAG, target])
         assert store.views() == []
+
+    def test_heartbeats_are_kept_with_their_batch_and_outlive_the_views(
+        self, batches: Batches, again: Callable[[], StoreWriter]
+    ) -> None:
+        other = BEAT._replace(topic="a", time=-(2**63) + 1, appended=2**63 - 1)
+        batches.commit(BAG, beats=[BEAT])
+        batch = batches.batch(beats=[other])
+        assert batches.writer.commit(batch)
+        assert not batches.writer.commit(batch)
+        with pytest.raises(TakenOver):
+            batches.writer.commit(batches.batch(batch=2, fence=batches.fence - 1, beats=[BEAT._replace(time=18)]))
+        with again() as reader:
+            assert reader.heartbeats(PIPELINE) == [Told("c1", 1, other), Told("c1", 0, BEAT)]
+            assert reader.heartbeats("else") == []
+        batches.writer.forget(PIPELINE)
+        assert [told.beat for told in batches.writer.heartbeats(PIPELINE)] == [other, BEAT]
+
+    def test_a_heartbeat_that_comes_again_is_of_the_later_batch(self, batches: Batches) -> None:
+        batches.commit(BAG, beats=[BEAT])
+        batches.commit(BAG, beats=[BEAT, BEAT._replace(time=18)])
+        assert batches.writer.heartbeats(PIPELINE) == [Told("c1", 1, BEAT), Told("c1", 1, BEAT._replace(time=18))]
 
     def test_a_forgotten_pipeline_can_be_made_anew(self, batches: Batches, store: StoreReader) -> None:
         letter = rejects(("t", 0, 3, NOON, NOON, "late", "1 s"))

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from millstream.errors import PipelineError, TakenOver
-from millstream.store.contract import StoreReader, StoreWriter
+from millstream.store.contract import StoreReader, StoreWriter, Told
 from millstream.store.versioned import NEXT, OLD, Beside
-from tests.contracts.store import BAG, PAIRS, PIPELINE, TOTALS, Batches, rows
+from tests.contracts.store import BAG, BEAT, PAIRS, PIPELINE, TOTALS, Batches, rows
 
 
 class VersionContract:
@@ -36,6 +36,22 @@ class VersionContract:
         assert rows(store, "totals") == [("ann", 1, 0.5)]
         assert rows(store, "bag~next") == [("work", 3.0)]
         assert {entry.checkpoint for entry in batches.writer.entries(PIPELINE)} == {"c1"}
+
+    def test_heartbeats_go_with_their_version_and_one_beside_sees_those_of_the_stored_one(
+        self, batches: Batches, again: Callable[[], StoreWriter]
+    ) -> None:
+        batches.commit(TOTALS, beats=[BEAT])
+        later = BEAT._replace(time=99)
+        with Beside(again()) as beside:
+            other = Batches(beside, "c2")
+            other.commit(TOTALS, beats=[later])
+            assert beside.heartbeats(PIPELINE) == [Told("c2", 0, later), Told("c1", 0, BEAT)]
+        for _ in range(2):
+            batches.writer.swap(PIPELINE, PIPELINE + NEXT, PIPELINE + OLD)
+            assert batches.writer.heartbeats(PIPELINE) == [Told("c2", 0, later)]
+            assert batches.writer.heartbeats(PIPELINE + NEXT) == []
+            batches.writer.swap(PIPELINE, PIPELINE + OLD, PIPELINE + NEXT)
+            assert batches.writer.heartbeats(PIPELINE) == [Told("c1", 0, BEAT)]
 
     def test_a_swapped_version_goes_on_and_the_next_swap_drops_the_oldest(
         self, batches: Batches, store: StoreReader, again: Callable[[], StoreWriter]

@@ -11,6 +11,7 @@ import threading
 import traceback
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from millstream.doctor import Check, checks
 from millstream.errors import ConfigError, MillstreamError, PipelineError, PlanError, ViewError, ViewStoreUnavailable
 from millstream.pipeline import Pipeline
 from millstream.store import judge_at, open_reader, open_writer
-from millstream.store.contract import TIME, Batch, StoreReader, StoreWriter, Target
+from millstream.store.contract import TIME, Batch, StoreReader, StoreWriter, Target, Told
 from millstream.store.postgres.reader import PostgresReader
 from millstream.store.postgres.server import FORMAT
 from millstream.store.postgres.writer import postgres_writer
@@ -34,14 +35,17 @@ from millstream.store.rejects import Judge
 from millstream.testing import PostgresServer
 from tests.contracts.store import (
     BAG,
+    BEAT,
     LETTERS,
     NOON,
     PAIRS,
+    PIPELINE,
     TOTALS,
     Batches,
     StoreContract,
     changes,
     counts,
+    flood_of_beats,
     flood_of_letters,
     rejects,
     rows,
@@ -232,6 +236,30 @@ def test_a_database_that_is_not_there_and_one_in_another_encoding_are_named(post
         db.execute("CREATE DATABASE old ENCODING 'LATIN1' TEMPLATE template0 LOCALE 'C'")
     with pytest.raises(ViewError, match="the encoding LATIN1, expected UTF8"):
         open_writer(postgres.address.replace("/postgres", "/old"))
+
+
+def test_heartbeats_that_are_not_needed_go(address: str) -> None:
+    parsed = parse_address(address)
+    assert isinstance(parsed, PostgresAddress)
+    with postgres_writer(parsed, keep=5) as writer:
+        flood_of_beats(writer)
+
+
+def test_views_of_an_earlier_version_are_brought_up_once_when_they_are_opened_to_write(address: str) -> None:
+    with open_writer(address) as writer:
+        Batches(writer).commit(BAG, ("home", 1.0, 1))
+        writer.release()
+    ask(address, "DROP TABLE millstream_heartbeats; UPDATE millstream_format SET version = 1")
+    with open_reader(address) as store:
+        assert rows(store, "bag") == [("home", 1.0)]
+    with ThreadPoolExecutor(4) as pool:
+        for each in list(pool.map(lambda _: open_writer(address), range(4))):
+            each.close()
+    with open_writer(address) as writer:
+        batches = Batches(writer)
+        batches.next = 1
+        batches.commit(BAG, ("home", 1.0, 1), beats=[BEAT])
+        assert writer.heartbeats(PIPELINE) == [Told("c1", 1, BEAT)]
 
 
 def test_views_of_a_later_version_are_refused_and_left_alone(writer: StoreWriter, address: str) -> None:

@@ -16,21 +16,25 @@ import pyarrow as pa
 import pytest
 
 from millstream.errors import CheckpointMismatch, ConfigError, ViewError, ViewStoreUnavailable
+from millstream.failpoint import armed
 from millstream.store import judge_at, open_reader, open_writer
-from millstream.store.contract import Batch, StoreReader, StoreWriter, Target
+from millstream.store.contract import Batch, StoreReader, StoreWriter, Target, Told
 from millstream.store.rejects import Judge
 from millstream.store.sqlite.file import FORMAT
 from millstream.store.sqlite.reader import SqliteReader
 from millstream.store.sqlite.writer import SqliteEngine, sqlite_writer
 from tests.contracts.store import (
     BAG,
+    BEAT,
     NOON,
     PAIRS,
+    PIPELINE,
     TOTALS,
     Batches,
     StoreContract,
     changes,
     counts,
+    flood_of_beats,
     flood_of_letters,
     rejects,
     rows,
@@ -143,6 +147,30 @@ def test_a_log_is_not_a_file_of_views(path: Path) -> None:
     SqliteLog(path).close()
     with pytest.raises(ViewError, match="database of something else"):
         SqliteReader(path)
+
+
+def test_heartbeats_that_are_not_needed_go(path: Path) -> None:
+    with sqlite_writer(path, keep=5) as writer:
+        flood_of_beats(writer)
+
+
+def test_a_file_of_an_earlier_version_is_brought_up_when_it_is_opened_to_write(path: Path) -> None:
+    with sqlite_writer(path) as writer:
+        Batches(writer).commit(BAG, ("home", 1.0, 1))
+        writer.release()
+    db = apsw.Connection(str(path))
+    db.execute("DROP TABLE millstream_heartbeats; PRAGMA user_version=1").fetchall()
+    db.close()
+    with SqliteReader(path) as store:
+        assert rows(store, "bag") == [("home", 1.0)]
+    with armed("views.before_commit"), pytest.raises(RuntimeError):
+        sqlite_writer(path)
+    with sqlite_writer(path) as writer:
+        assert writer.heartbeats(PIPELINE) == []
+        batches = Batches(writer)
+        batches.next = 1
+        batches.commit(BAG, ("home", 1.0, 1), beats=[BEAT])
+        assert writer.heartbeats(PIPELINE) == [Told("c1", 1, BEAT)]
 
 
 def test_a_file_of_a_later_version_is_refused_and_left_alone(path: Path) -> None:

@@ -1,16 +1,17 @@
-"""The form of a heartbeat: the one record of ours that stands among those of users.
+"""Heartbeats: that nothing before a time is expected in a partition any more, from an offset on.
 
-It says to one pipeline that nothing before ``time`` (microseconds) is expected in its partition any more; without a time, nothing
-at all. The key is ``millstream.heartbeat.`` and a number that makes it fall into the partition. The value is
-``{"time":TIME,"pipeline":"NAME"}``, without spaces. Earlier versions wrote heartbeats for everybody, with a time and the pipeline
-``null``. Nothing else is a heartbeat, whatever its key: it is a record like any other.
+A pipeline keeps its heartbeats in the ledger of its stores (:class:`Beat`) and writes into nobody's topic. Earlier versions appended
+them to the topic, as a record of exactly one form, which is still understood: the key is ``millstream.heartbeat.`` and a number, the
+value ``{"time":TIME,"pipeline":"NAME"}``, without spaces; ``time`` null is the end of all time, ``pipeline`` null is everybody. Nothing
+else is a heartbeat, whatever its key: it is a record like any other.
 """
 
 from __future__ import annotations
 
 import itertools
 import re
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
@@ -18,9 +19,12 @@ from millstream.event import Event
 from millstream.log.partitioner import partition_of
 
 PREFIX = b"millstream.heartbeat."
-"""How the keys of heartbeats begin. Users do not append such keys."""
+"""How the keys of heartbeats in a topic begin. Users do not append such keys."""
 VALUE_PREFIX = b'{"time":'
 """How their values begin."""
+
+Ends: TypeAlias = Mapping[str, Mapping[str, int]]
+"""Topic → partition, as text → the next offset to read."""
 
 # What Python's regular expressions and Java's read alike.
 _KEY = r"millstream\.heartbeat\.[0-9]{1,18}"
@@ -29,8 +33,36 @@ _VALUE = rf'\{{"time":(?:(-?[0-9]{{1,18}}),"pipeline":(?:null|{_NAME})|null,"pip
 _KEY_BYTES, _VALUE_BYTES = re.compile(_KEY.encode()), re.compile(_VALUE.encode())
 
 
+class Beat(NamedTuple):
+    """A heartbeat of a pipeline: nothing before ``time`` (µs) is expected in a partition, from the record at ``offset`` on.
+
+    ``appended`` (µs) is the newest append before it, of all topics, and ``ends`` is how far they had been read. One that no batch has had
+    yet has no append time: it comes at the end of the first batch that reaches its offset, and these ends if it has some.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    time: int
+    appended: int | None = None
+    ends: Ends | None = None
+    topic_id: str = ""
+    """The id of the topic that the offset is of, where it is known."""
+
+    def reached(self, ends: Ends) -> bool:
+        """Whether it comes in a batch with these ends: with all that was read before it, or at the latest with the next record."""
+        found = ends.get(self.topic, {}).get(str(self.partition))
+        if found is None or found < self.offset:
+            return False
+        if self.ends is None or (found > self.offset and self.appended is not None):
+            return True
+        return all(
+            ends[topic].get(p, at) >= at for topic, each in self.ends.items() if topic in ends for p, at in each.items()
+        )
+
+
 class Heartbeat(NamedTuple):
-    """What a heartbeat says: a time in microseconds or None for the end, and to whom; None is everybody."""
+    """What a record that is a heartbeat says: a time in microseconds or None for the end, and to whom; None is everybody."""
 
     time: int | None
     pipeline: str | None

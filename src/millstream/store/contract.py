@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 import pyarrow as pa
 
 from millstream.closing import Closing
+from millstream.log.heartbeat import Beat
 
 Offsets: TypeAlias = Mapping[str, Mapping[int, int]]
 """Topic → partition → the next offset to read."""
@@ -82,6 +83,16 @@ class Batch:
     rejects: Any = field(default_factory=REJECTS.empty_table)  # pyarrow.Table
     counts: Any = field(default_factory=COUNTS.empty_table)  # pyarrow.Table
     state: Mapping[str, Any] = field(default_factory=dict)
+    beats: Sequence[Beat] = ()
+    """The heartbeats that it had; one that is there already is from now on of this batch."""
+
+
+class Told(NamedTuple):
+    """A heartbeat that the ledger has, and the batch that had it last."""
+
+    checkpoint: str
+    batch: int
+    beat: Beat
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +181,18 @@ class StoreWriter(Closing):
         """The newest entries, newest first; the ledger keeps at least the newest 1,000."""
 
     @abstractmethod
+    def heartbeats(self, pipeline: str) -> list[Told]:
+        """The heartbeats of a pipeline, of all its checkpoints.
+
+        Of those of one place and append time the latest is enough, once the ledger no longer keeps the batches before it.
+        """
+
+    @abstractmethod
     def forget(self, pipeline: str) -> None:
-        """Drop the views of a pipeline and all that is known of its batches. AlreadyRunning if another has it."""
+        """Drop the views of a pipeline and all that is known of its batches, but for heartbeats: they are facts of the log.
+
+        AlreadyRunning if another has it.
+        """
 
     @abstractmethod
     def swap(self, pipeline: str, coming: str, going: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from millstream.store.contract import Batch, Entry, StoreWriter, Target, version_of
+from millstream.store.contract import Batch, Entry, StoreWriter, Target, Told, version_of
 
 NEXT, OLD = "~next", "~old"
 """What the names of the version that is being built end with, and those of the one that was there before."""
@@ -53,6 +53,10 @@ class Beside(StoreWriter):
     def entries(self, pipeline: str, limit: int = 1000) -> list[Entry]:
         """The newest entries of the version's ledger."""
         return self._writer.entries(pipeline + NEXT, limit)
+
+    def heartbeats(self, pipeline: str) -> list[Told]:
+        """Those of the version, and of the one beside which it is built."""
+        return self._writer.heartbeats(pipeline + NEXT) + self._writer.heartbeats(pipeline)
 
     def forget(self, pipeline: str) -> None:
         """Drop the version."""

@@ -16,7 +16,7 @@ from millstream.errors import PipelineError
 from millstream.failpoint import failpoint
 from millstream.store import lease
 from millstream.store.checks import Stored, check_changes, check_definition, check_names, check_versions
-from millstream.store.contract import Batch, Entry, StoreWriter, Target
+from millstream.store.contract import Batch, Entry, StoreWriter, Target, Told
 from millstream.store.ledger import KEPT
 
 Db = TypeVar("Db")
@@ -81,6 +81,10 @@ class Engine(ABC, Generic[Db, Kept, Writes, Page]):
     @abstractmethod
     def entries(self, db: Db, pipeline: str, limit: int) -> list[Entry]:
         """The newest entries of the ledger, newest first."""
+
+    @abstractmethod
+    def heartbeats(self, db: Db, pipeline: str) -> list[Told]:
+        """The heartbeats of a pipeline."""
 
     @abstractmethod
     def check(self, target: Target) -> None:
@@ -217,6 +221,10 @@ class Writer(StoreWriter, Generic[Db, Kept, Writes, Page]):
     def entries(self, pipeline: str, limit: int = KEPT) -> list[Entry]:
         """The newest entries, newest first."""
         return self.engine.read(lambda db: self.engine.entries(db, pipeline, limit))
+
+    def heartbeats(self, pipeline: str) -> list[Told]:
+        """The heartbeats of a pipeline."""
+        return self.engine.read(lambda db: self.engine.heartbeats(db, pipeline))
 
     def forget(self, pipeline: str) -> None:
         """Drop the views of a pipeline and all that is known of its batches."""

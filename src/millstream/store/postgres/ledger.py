@@ -18,6 +18,7 @@ from millstream.store.comparable import comparable, time_text
 from millstream.store.contract import COUNTED, COUNTS, REJECTS, Batch, Entry, refused_by
 from millstream.store.identifier import quote
 from millstream.store.ledger import ADMITTED, LETTERS, SUMMED, is_there, offsets_from_json, offsets_to_json
+from millstream.store.postgres import beats
 from millstream.store.postgres.server import Pg, literal
 from millstream.store.postgres.tables import copy_in, copy_out
 from millstream.store.postgres.values import FIRST_TIME, encode, selected, sql_type, to_csv
@@ -137,6 +138,7 @@ class Page:
                 f" SELECT %s, %s, %s, {columns} FROM millstream_counts",
                 [pipeline, batch.checkpoint, batch.batch],
             )
+        beats.write(db, pipeline, batch, keep)
         _trim(db, pipeline, number - keep)
 
 
@@ -174,7 +176,7 @@ def entries(db: Pg, pipeline: str, limit: int) -> list[Entry]:
 
 
 def forget(db: Pg, pipeline: str) -> None:
-    """Remove everything that is known of a pipeline's batches."""
+    """Remove everything that is known of a pipeline's batches, but for their heartbeats."""
     for table in _tables(db):
         db.execute(f"DELETE FROM millstream_{table} WHERE pipeline = %s", [pipeline])
 
@@ -183,6 +185,7 @@ def rename(db: Pg, pipeline: str, other: str) -> None:
     """Let everything that is known of a pipeline's batches be of another."""
     for table in _tables(db):
         db.execute(f"UPDATE millstream_{table} SET pipeline = %s WHERE pipeline = %s", [other, pipeline])
+    beats.rename(db, pipeline, other)
 
 
 def _tables(db: Pg) -> tuple[str, ...]:

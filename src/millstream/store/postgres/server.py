@@ -29,7 +29,8 @@ except ImportError as error:  # pragma: no cover
 Pg: TypeAlias = "psycopg.Connection[tuple[Any, ...]]"
 T = TypeVar("T")
 
-FORMAT = 1
+FORMAT = 2
+"""Since 2 heartbeats are kept."""
 OLDEST = 150_000
 """The oldest server: it can hold null to be equal to null in a key."""
 PATIENCE = timedelta(seconds=30)
@@ -56,6 +57,16 @@ _REFUSED = {
     r'role ".*" does not exist|no pg_hba\.conf entry|authentication failed|not permitted to log in': "check the user in the address, and pg_hba.conf",
 }
 """What a server says to who may not come in, and what to do. libpq gives no code for it (class 28, 3D000), only these words."""
+
+_HEARTBEATS = """
+CREATE TABLE millstream_heartbeats (
+    pipeline text COLLATE "C" NOT NULL, topic text COLLATE "C" NOT NULL, partition integer NOT NULL, "offset" bigint NOT NULL,
+    time bigint NOT NULL, appended bigint NOT NULL, ends jsonb NOT NULL, topic_id text NOT NULL,
+    checkpoint text COLLATE "C" NOT NULL, batch bigint NOT NULL, PRIMARY KEY (pipeline, topic, partition, "offset", time)
+);
+"""
+_UPGRADES = {1: _HEARTBEATS}
+"""What makes a schema of each older format one of the next."""
 
 _SCHEMA = """
 CREATE TABLE millstream_format (version integer NOT NULL);
@@ -121,9 +132,11 @@ class Server:
                     db.execute(f"CREATE SCHEMA {quote(self.address.schema)}")
                 found = _format(db, self.address.schema)
                 if found is None:
-                    db.execute(_SCHEMA)
+                    db.execute(_SCHEMA + _HEARTBEATS)
                     db.execute("INSERT INTO millstream_format VALUES (%s)", [FORMAT])
                     found = FORMAT
+            if found is not None and found < FORMAT and create:
+                found = self._upgrade(db)
         if found is None:
             self.close()
             raise ViewStoreUnavailable(f"no views at {self.address}", hint="`millstream run FILE` makes them")
@@ -133,6 +146,15 @@ class Server:
                 f"{self.address} has format {found}, this version reads up to {FORMAT}",
                 hint="pip install --upgrade millstream",
             )
+
+    def _upgrade(self, db: Pg) -> int:
+        """Bring our tables up to this format; give the one that is there then."""
+        db.execute("SELECT pg_advisory_xact_lock(hashtext('millstream views'), hashtext(%s))", [self.address.schema])
+        found = _format(db, self.address.schema) or FORMAT
+        for version in range(found, FORMAT):
+            db.execute(_UPGRADES[version])
+        db.execute("UPDATE millstream_format SET version = %s WHERE version < %s", [FORMAT, FORMAT])
+        return max(found, FORMAT)
 
     def describe(self) -> str:
         """What is there, in one line; ViewError if views can neither be read nor made there."""

@@ -14,7 +14,7 @@ from millstream.address import PostgresAddress
 from millstream.store import lease
 from millstream.store.contract import LETTERS_KEPT, Target
 from millstream.store.ledger import KEPT
-from millstream.store.postgres import ledger, tables
+from millstream.store.postgres import beats, ledger, tables
 from millstream.store.postgres.server import PATIENCE, Pg, Server
 from millstream.store.writer import Engine, Writer
 
@@ -44,6 +44,7 @@ class PostgresEngine(Engine[Pg, tables.Kept, tables.Writes, ledger.Page]):
     release = staticmethod(ledger.release)
     has = staticmethod(ledger.has)
     entries = staticmethod(ledger.entries)
+    heartbeats = staticmethod(beats.heartbeats)
     check = staticmethod(tables.check)
     load = staticmethod(tables.load)
     plan = staticmethod(tables.plan_writes)

@@ -11,7 +11,8 @@ import apsw
 from millstream.database import Database, Db, Form, Words
 from millstream.errors import ViewError, ViewStoreFailed, ViewStoreUnavailable
 
-FORMAT = 1
+FORMAT = 2
+"""Since 2 heartbeats are kept."""
 _PRAGMAS = {"table_info", "table_xinfo", "table_list", "index_list", "index_info", "index_xinfo", "integrity_check"}
 
 _SCHEMA = """
@@ -41,13 +42,20 @@ CREATE TABLE millstream_admission (
     PRIMARY KEY (pipeline, checkpoint, batch, topic, partition)
 ) STRICT, WITHOUT ROWID;
 """
+_HEARTBEATS = """
+CREATE TABLE millstream_heartbeats (
+    pipeline TEXT NOT NULL, topic TEXT NOT NULL, partition INTEGER NOT NULL, offset INTEGER NOT NULL, time INTEGER NOT NULL,
+    appended INTEGER NOT NULL, ends TEXT NOT NULL, topic_id TEXT NOT NULL, checkpoint TEXT NOT NULL, batch INTEGER NOT NULL,
+    PRIMARY KEY (pipeline, topic, partition, offset, time)
+) STRICT, WITHOUT ROWID;
+"""
 
 
 VIEW_FILE = Form(
     "views",
     0x4D494C56,  # "MILV"
     FORMAT,
-    _SCHEMA,
+    _SCHEMA + _HEARTBEATS,
     {
         "missing": Words(ViewStoreUnavailable, "no views at {where}", "`millstream run FILE` makes them"),
         "closed": Words(ViewStoreFailed, "{where}: the views are closed{why}", "check the disk and run again"),
@@ -88,6 +96,7 @@ VIEW_FILE = Form(
         "foreign": Words(ViewError, "{where} is a SQLite database of something else", "name another path"),
         "newer": Words(ViewError, "{where} {why}", "pip install --upgrade millstream"),
     },
+    upgrades={1: _HEARTBEATS},
 )
 
 

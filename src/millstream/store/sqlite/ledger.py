@@ -13,6 +13,7 @@ from millstream.database import Db
 from millstream.store.comparable import comparable, time_micros, time_text
 from millstream.store.contract import COUNTED, COUNTS, LETTERS_KEPT, REJECTS, Batch, Entry, refused_by
 from millstream.store.ledger import ADMITTED, LETTERS, SUMMED, is_there, offsets_from_json, offsets_to_json
+from millstream.store.sqlite import beats
 from millstream.store.sqlite.tables import to_arrow
 from millstream.store.sqlite.values import encode
 
@@ -74,6 +75,7 @@ class Page:
             f" VALUES (?, ?, ?, {', '.join('?' * len(COUNTS.names))})",
             [(pipeline, batch.checkpoint, batch.batch, *row) for row in self.counts],
         )
+        beats.write(db, pipeline, batch, keep)
         _trim(db, pipeline, number - keep)
 
 
@@ -115,7 +117,7 @@ def entries(db: Db, pipeline: str, limit: int) -> list[Entry]:
 
 
 def forget(db: Db, pipeline: str) -> None:
-    """Remove everything that is known of a pipeline's batches."""
+    """Remove everything that is known of a pipeline's batches, but for their heartbeats."""
     for table in _tables(db):
         db.execute(f"DELETE FROM millstream_{table} WHERE pipeline = ?", (pipeline,))
 
@@ -124,6 +126,7 @@ def rename(db: Db, pipeline: str, other: str) -> None:
     """Let everything that is known of a pipeline's batches be of another."""
     for table in _tables(db):
         db.execute(f"UPDATE millstream_{table} SET pipeline = ? WHERE pipeline = ?", (other, pipeline))
+    beats.rename(db, pipeline, other)
 
 
 def _tables(db: Db) -> tuple[str, ...]:

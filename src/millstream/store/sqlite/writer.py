@@ -16,7 +16,7 @@ from millstream.store.checks import check_target
 from millstream.store.comparable import time_micros, time_text
 from millstream.store.contract import LETTERS_KEPT, Target
 from millstream.store.ledger import KEPT
-from millstream.store.sqlite import ledger, tables
+from millstream.store.sqlite import beats, ledger, tables
 from millstream.store.sqlite.file import ViewFile
 from millstream.store.sqlite.values import sql_type
 from millstream.store.writer import Engine, Writer
@@ -37,6 +37,7 @@ class SqliteEngine(Engine[Db, tables.Kept, tables.Writes, ledger.Page]):
 
     has = staticmethod(ledger.has)
     entries = staticmethod(ledger.entries)
+    heartbeats = staticmethod(beats.heartbeats)
     load = staticmethod(tables.load)
     plan = staticmethod(tables.plan_writes)
     page = staticmethod(ledger.Page)
