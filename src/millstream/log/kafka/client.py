@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -58,6 +59,9 @@ class _Silence:
 silent = _Silence()
 
 
+_log = logging.getLogger("millstream")
+
+
 class Errors:
     """A context manager, because the same few errors come out of every call."""
 
@@ -110,7 +114,7 @@ def translate(error: Any, url: str, topic: str = "", why: str = "") -> Exception
     if name.endswith("_AUTHORIZATION_FAILED"):
         return NotAllowed(
             f"{f'topic {topic} at ' if topic else ''}{url}: {text} ({name})",
-            hint="ask who runs the broker for the right; a pipeline that may only read its topics runs with --no-heartbeats",
+            hint="ask who runs the broker for the right; a pipeline needs READ and DESCRIBE on its topics, and none to write",
         )
     if name in _FENCES:
         return GenerationFenced(f"{url}: {text}", hint="the group has moved on: poll again")
@@ -165,3 +169,32 @@ def from_configs(entries: Mapping[str, Any]) -> TopicSettings:
         compaction_lag=int(values["min.compaction.lag.ms"]) * _MILLISECOND,
         max_record_bytes=max(1, int(values["max.message.bytes"]) - OVERHEAD),
     )
+
+
+class Hidden:
+    """Topics whose settings we may not read: who may read the records need not be allowed to."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._topics: set[str] = set()
+
+    def settings(self, topic: str, asked: Any, errors: Callable[[str], Errors]) -> TopicSettings:
+        """What a broker says of a topic's settings; where it does not, it is told once, and they are taken for the defaults."""
+        try:
+            with errors(topic):
+                return from_configs(asked.result())
+        except NotAllowed as error:
+            if topic not in self._topics:
+                _log.warning(
+                    "its settings are unknown, so nobody checks that it keeps what is needed: %s", error.message
+                )
+            self._topics.add(topic)
+            return TopicSettings()
+
+    def check(self, topic: str) -> None:
+        """Refuse to change settings that are not known: what is not named would be lost."""
+        if topic in self._topics:
+            raise NotAllowed(
+                f"topic {topic} at {self._url}: its settings cannot be read, so they cannot be changed",
+                hint="ask who runs the broker for DESCRIBE_CONFIGS on the topic",
+            )

@@ -34,7 +34,7 @@ from millstream.log.contract import (
     Worker,
 )
 from millstream.log.kafka.append import Appender
-from millstream.log.kafka.client import MOVING, TIMEOUT, Errors, ck, ck_admin, from_configs, to_configs
+from millstream.log.kafka.client import MOVING, TIMEOUT, Errors, Hidden, ck, ck_admin, to_configs
 from millstream.log.kafka.door import Door
 from millstream.log.kafka.names import client_settings
 from millstream.log.kafka.offsets import first_since, of_group, of_partitions
@@ -60,6 +60,7 @@ class KafkaLog(Log):
         self.client = dict(client or client_settings(servers, settings or {}))
         self.door = Door(self.client, self.url)
         self._topics: dict[str, tuple[float, Topic]] = {}
+        self._hidden = Hidden(self.url)
         self._appender = Appender(self)
         self._brokers = 1
         self.door.reach()  # an address where nothing listens is an error now, not at the first append
@@ -81,6 +82,8 @@ class KafkaLog(Log):
     def alter_topic(self, name: str, *, partitions: int | None = None, settings: TopicSettings | None = None) -> Topic:
         """Change configurations; add partitions."""
         current = self.described(name, fresh=True)
+        if settings is not None:
+            self._hidden.check(name)
         if partitions is not None and partitions < current.partitions:
             raise ConfigError(
                 f"topic {name} has {current.partitions} partitions; found {partitions}, expected no fewer"
@@ -155,8 +158,14 @@ class KafkaLog(Log):
         futures = self.admin.describe_configs(list(resources.values()), request_timeout=TIMEOUT)
         found = []
         for resource, future in futures.items():
-            with suppress(UnknownTopic), self.errors(resource.name):  # deleted while we looked
-                found.append(Topic(resource.name, len(partitions[resource.name]), from_configs(future.result())))
+            with suppress(UnknownTopic):  # deleted while we looked
+                found.append(
+                    Topic(
+                        resource.name,
+                        len(partitions[resource.name]),
+                        self._hidden.settings(resource.name, future, self.errors),
+                    )
+                )
         return found
 
     def _metadata(self) -> dict[str, list[int]]:
