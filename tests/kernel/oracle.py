@@ -15,6 +15,7 @@ from fractions import Fraction
 from typing import Any
 
 from millstream.kernel.state.store import FOREVER, NEVER
+from millstream.log.heartbeat import Beat
 from millstream.plan.build import micros
 from millstream.plan.spec import Measure
 from millstream.relation.nodes import Aggregation, Source
@@ -211,15 +212,28 @@ class Judge:
         self.admitted: list[Rec] = []
         self.late: list[Rec] = []
 
-    def batch(self, records: Iterable[Rec]) -> None:
-        """Judge these, in the order of their offsets."""
+    def batch(self, records: Iterable[Rec], beats: Iterable[Beat] = ()) -> None:
+        """Judge these, in the order of their offsets, with the heartbeats of the ledger before the records of their offsets."""
+        waiting = sorted(beats, key=lambda each: each.offset, reverse=True)
         for record in sorted(records, key=lambda each: (each.partition, each.offset)):
+            for beat in [
+                each for each in waiting if (each.partition, each.offset) <= (record.partition, record.offset)
+            ]:
+                waiting.remove(beat)
+                self.hear(beat)
             verdict = self.partitions[record.partition].judge(record)
             self.verdicts[record.partition, record.offset] = verdict
             if verdict[0] == "admitted":
                 self.admitted.append(record)
             elif verdict[0] == "late":
                 self.late.append(record)
+        for beat in waiting:
+            self.hear(beat)
+
+    def hear(self, beat: Beat) -> None:
+        """Take in a heartbeat of the ledger."""
+        partition = self.partitions[beat.partition]
+        partition.watermark = max(partition.watermark, beat.time)
 
     @property
     def mark(self) -> int:

@@ -27,7 +27,7 @@ from millstream.kernel.exchange.chunk import Chunk, Kind, read_mark, read_steps
 from millstream.kernel.exchange.reports import Count
 from millstream.kernel.host import Host
 from millstream.kernel.state.store import NEVER, Memory
-from millstream.log.heartbeat import PREFIX
+from millstream.log.heartbeat import PREFIX, Beat
 from millstream.plan.build import ADMIT, DRIVER
 from millstream.runtime.setup import chain_of
 from millstream.window import tumbling
@@ -79,20 +79,36 @@ def left_over(made: Decoder, piece: list[Record], left: Any) -> list[Chunk]:
     return list(made.admission.pack_feed(feed.feed, 0, judge(feed, "p", 0, rest))) if rest else []
 
 
-def staged(batches: list[list[list[Record]]]) -> Iterator[list[Chunk]]:
-    made, stores = decoder(early=False), defaultdict[tuple[int, int, int], Memory](Memory)
+@st.composite
+def told(draw: st.DrawFn) -> tuple[list[list[list[Record]]], list[list[Beat]]]:
+    """Such batches, each with heartbeats of the ledger: before some of its records, and at its end those that no batch had before."""
+    batches, beats, start = draw(pieces()), [], 0
     for batch in batches:
-        chunks = []
+        end = start + sum(map(len, batch))
+        found = []
+        for _ in range(draw(st.integers(0, 3))):
+            at = draw(st.integers(start, end) | st.just(end))
+            came = None if at == end else max(at - 1, 0) // 2 * 1000
+            found.append(Beat("events", 0, at, draw(st.integers(0, 40)) * _SECOND, came, {}))
+        beats.append(sorted(found, key=lambda beat: (beat.offset, beat.time)))
+        start = end
+    return batches, beats
+
+
+def staged(batches: list[list[list[Record]]], beats: list[list[Beat]] | None = None) -> Iterator[list[Chunk]]:
+    made, stores = decoder(early=False), defaultdict[tuple[int, int, int], Memory](Memory)
+    for batch, heard in zip(batches, beats or [[] for _ in batches], strict=True):
+        chunks = made.tell(heard)
         for piece in batch:
             packed, left = made.pack("events", 0, to_records(piece))
             chunks += [*packed, *left_over(made, piece, left)]
         yield Host(made.admission.chain, {}).run_stage(ADMIT, chunks, stores)
 
 
-def gated(batches: list[list[list[Record]]]) -> Iterator[list[Chunk]]:
+def gated(batches: list[list[list[Record]]], beats: list[list[Beat]] | None = None) -> Iterator[list[Chunk]]:
     made, watermark = decoder(early=True), None
-    for batch in batches:
-        chunks, gate = [], made.gate("events", watermark)
+    for batch, heard in zip(batches, beats or [[] for _ in batches], strict=True):
+        chunks, gate = list[Chunk](), made.gate("events", watermark, heard)
         assert gate is not None
         for piece in batch:
             packed, left = made.pack("events", 0, to_records(piece), gate)
@@ -142,6 +158,45 @@ def test_records_are_judged_alike_where_they_are_read_and_in_a_stage(batches: li
         patch.setattr(preaggregate, "SHARE", 0)  # rows that are cut otherwise have other sums
         for early, late in zip(gated(batches), staged(batches), strict=True):
             assert facts(early) == facts(late)
+
+
+@settings(deadline=None)
+@given(told())
+def test_heartbeats_raise_the_watermark_alike_there_and_where_batches_are_cut_otherwise(
+    given: tuple[list[list[list[Record]]], list[list[Beat]]],
+) -> None:
+    batches, beats = given
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(preaggregate, "SHARE", 0)
+        many = list(gated(batches, beats))
+        for early, late in zip(many, staged(batches, beats), strict=True):
+            assert facts(early) == facts(late)
+        settled = [
+            [beat if beat.appended is not None else beat._replace(appended=newest(batch)) for beat in each]
+            for each, batch in zip(beats, batches, strict=True)
+        ]
+        (once,) = staged([[piece for batch in batches for piece in batch]], [[b for each in settled for b in each]])
+        again = [chunk for chunks in staged(batches, settled) for chunk in chunks]
+    whole = facts(once)
+    for name, said in facts([chunk for chunks in many for chunk in chunks]).items():
+        assert name == "steps" or said == whole[name], name
+    assert {place: rising(steps) for place, steps in facts(again)["steps"].items()} == {
+        place: rising(steps) for place, steps in whole["steps"].items()
+    }
+
+
+def newest(batch: list[list[Record]]) -> int:
+    """When the last record of a batch was appended, in microseconds."""
+    return batch[-1][-1].appended * 1000
+
+
+def rising(steps: dict[int, int]) -> dict[int, int]:
+    """Steps without those that raise nothing."""
+    found: dict[int, int] = {}
+    for appended, mark in sorted(steps.items()):
+        if mark > max(found.values(), default=NEVER):
+            found[appended] = mark
+    return found
 
 
 def test_a_stream_with_sequences_keeps_its_stage() -> None:

@@ -88,14 +88,14 @@ class Mutant:
 
 MUTANTS = [
     # admission
-    Mutant("the watermark is a record behind", judging.judge, "met, watermark = highest[:-1]", "met, watermark = np.append(highest[:1], highest[:-2])", verdicts, seed=1),
+    Mutant("the watermark is a record behind", judging.judge, "course, watermark = highest[:-1]", "course, watermark = np.append(highest[:1], highest[:-2])", verdicts, seed=1),
     Mutant("the delay counts twice", judging.judge, "times - micros(time.delay)", "times - 2 * micros(time.delay)", verdicts),
     Mutant("the future moves the watermark", judging.judge, "np.where(codes == ADMITTED, times", "np.where(codes != DUPLICATE, times", verdicts),
     Mutant("lateness is not allowed", judging.judge, "met - micros(time.lateness)", "met", corrected),
     Mutant("heartbeats are not heard", judging.judge, "np.where(beat, beats", "np.where(beat & False, beats", verdicts),
     Mutant("what is malformed moves the watermark", judging.judge, "raised = np.where(bad, NEVER, raised)", "pass", verdicts, seed=6),
     Mutant("the last number again is no repeat", repeats.repeats_of, '(pl.col("_nth") <= before)', '(pl.col("_nth") < before)', verdicts),
-    Mutant("every batch starts without a watermark", entrances.admit, 'before = meta.facts.get("watermark", NEVER)', "before = NEVER", verdicts),
+    Mutant("every batch starts without a watermark", entrances.admit, 'before = watermark = meta.facts.get("watermark", NEVER)', "before = watermark = NEVER", verdicts),
     Mutant("numbers of earlier batches are forgotten", repeats.repeats_of, 'pl.max_horizontal(pl.col("_kept").fill_null(NEVER), running)', "running", verdicts),
     Mutant("numbers within a batch are forgotten", repeats.repeats_of, "fill_null(NEVER), running)", "fill_null(NEVER), pl.lit(NEVER))", verdicts),
     Mutant("a tombstone is always admitted", repeats.repeats_of, 'pl.coalesce(last, "_was", pl.lit(False))', "pl.coalesce(_AGAIN, pl.lit(False))", replays),

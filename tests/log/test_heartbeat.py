@@ -1,4 +1,4 @@
-"""The form of a heartbeat: what is written is read, and nothing else is one."""
+"""Heartbeats: when one of the ledger comes, and which records of a topic are one."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.log.heartbeat import PREFIX, Heartbeat, read_heartbeat, write_heartbeat
-from millstream.log.partitioner import partition_of
+from millstream.log.heartbeat import PREFIX, Beat, Heartbeat, read_heartbeat
 
 TIMES = st.none() | st.integers(-(10**17), 10**17)
 NAMES = st.from_regex("[A-Za-z0-9_-]{1,63}(~next)?", fullmatch=True)
@@ -30,12 +29,28 @@ VALUES = (
 ) | DOCUMENTS.map(lambda said: json.dumps(said).encode())
 
 
-@given(time=TIMES, pipeline=NAMES, partition=st.integers(0, 6))
-def test_what_is_written_is_read(time: int | None, pipeline: str, partition: int) -> None:
-    event = write_heartbeat(time, pipeline, partition, 7)
-    assert read_heartbeat(event.key, event.value) == Heartbeat(time, pipeline)
-    assert event.key is not None
-    assert partition_of(event.key, 7) == partition
+@given(time=TIMES, pipeline=NAMES, number=st.integers(0, 99))
+def test_what_earlier_versions_wrote_is_read(time: int | None, pipeline: str, number: int) -> None:
+    said = json.dumps({"time": time, "pipeline": pipeline}, separators=(",", ":")).encode()
+    assert read_heartbeat(PREFIX + b"%d" % number, said) == Heartbeat(time, pipeline)
+
+
+def test_a_beat_comes_after_all_that_was_read_before_it_and_at_the_latest_with_the_next_record() -> None:
+    beat = Beat("a", 0, 5, 17, appended=9, ends={"a": {"0": 5}, "b": {"0": 3}, "gone": {"0": 9}})
+    assert beat.reached({"a": {"0": 5}, "b": {"0": 3}})
+    assert not beat.reached({"a": {"0": 5}, "b": {"0": 2}})
+    assert beat.reached({"a": {"0": 6}, "b": {"0": 2}})
+    assert not beat.reached({"a": {"0": 4}, "b": {"0": 3}})
+    assert not beat.reached({"b": {"0": 3}})
+
+
+def test_a_beat_that_no_batch_has_had_waits_for_its_ends_and_may_come_later() -> None:
+    beat = Beat("a", 0, 5, 17)
+    assert beat.reached({"a": {"0": 6}, "b": {"0": 2}})
+    assert not beat.reached({"a": {"0": 4}})
+    closing = beat._replace(ends={"a": {"0": 5}, "b": {"0": 3}})
+    assert closing.reached({"a": {"0": 6}, "b": {"0": 3}})
+    assert not closing.reached({"a": {"0": 6}, "b": {"0": 2}})
 
 
 def test_those_of_earlier_versions_are_for_everybody_but_the_end_is_not() -> None:

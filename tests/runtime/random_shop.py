@@ -19,7 +19,7 @@ from millstream.kernel.state.store import NEVER
 from millstream.log.contract import Log
 from millstream.pipeline import Pipeline
 from millstream.relation.nodes import Aggregation, Source, source_of
-from millstream.store import open_reader
+from millstream.store import open_reader, open_writer
 from millstream.view import View
 from millstream.window import tumbling
 from tests.contracts.log import read_all
@@ -171,6 +171,8 @@ def expected(
     shop: Shop, pipeline: Pipeline, log: Log
 ) -> tuple[dict[str, Counter[Any]], dict[tuple[str, int], Counter[str]]]:
     """What every view holds when everything in the log is done, and how many records of each partition met which fate."""
+    with open_writer(pipeline.to) as store:
+        beats = [told.beat for told in store.heartbeats(pipeline.name)]
     judges: dict[str, Judge] = {}
     records: dict[str, list[Rec]] = {}
     for relation in (*pipeline.streams.values(), *pipeline.tables.values()):
@@ -178,7 +180,7 @@ def expected(
         found = [decoded(record, source, pipeline.name) for record in read_all(log, source.topic)]
         records[source.name] = found
         judges[source.name] = Judge(source, len(log.bounds(source.topic)))
-        judges[source.name].batch(found)
+        judges[source.name].batch(found, [beat for beat in beats if beat.topic == source.topic])
     clicks = [record.values for record in judges["clicks"].admitted]
     some = (
         clicks

@@ -69,7 +69,7 @@ FORGET = "Compute the views from what is left of the log, though some of what th
     metavar="N",
     help="Bytes a batch, about, estimated by some of its records.  [default: 1073741824]",
 )
-@click.option("--no-heartbeats", is_flag=True, help="Append nothing to the log: windows close only by what comes.")
+@click.option("--no-heartbeats", is_flag=True, help="Windows close only by what comes, not by silence.")
 @click.option("--takeover", is_flag=True, help="Take the pipeline from the process that runs it.")
 @click.option("--rebuild", is_flag=True, help="Forget views and checkpoint and compute everything anew from the log.")
 @click.option(

@@ -28,7 +28,7 @@ from millstream.kernel.admission.entrances import Admission, Gate
 from millstream.kernel.admission.record import COLUMNS, is_used, placed_by
 from millstream.kernel.exchange.chunk import Chunk
 from millstream.kernel.state.store import NEVER
-from millstream.log.heartbeat import PREFIX
+from millstream.log.heartbeat import PREFIX, Beat
 from millstream.plan.build import Feed
 from millstream.plan.prune_columns import narrowed
 from millstream.relation.clauses import HEADERS
@@ -124,10 +124,14 @@ class Decoder:
             self.admission.pack_feed(feed, partition, frame)
         ) if frame is not None and frame.height else [], left
 
-    def gate(self, topic: str, watermark: int | None) -> Gate | None:
+    def gate(self, topic: str, watermark: int | None, beats: Sequence[Beat] = ()) -> Gate | None:
         """The gate of a partition, where its topic is admitted as it is read; the watermark is None if there is none yet."""
         feed, before = self._feed(topic), NEVER if watermark is None else watermark
-        return Gate(before, before) if feed.judged and not self.admission.chain.staged(feed) else None
+        return Gate(before, before, beats=beats) if feed.judged and not self.admission.chain.staged(feed) else None
+
+    def tell(self, beats: Sequence[Beat]) -> list[Chunk]:
+        """The heartbeats of a partition whose topic is admitted in a stage."""
+        return self.admission.tell(beats)
 
     def leave(self, topic: str, partition: int, gate: Gate) -> list[Chunk]:
         """The marks that follow a partition's last record."""

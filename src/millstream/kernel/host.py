@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from millstream.errors import PipelineError
 from millstream.kernel.admission.entrances import Admission, admit
-from millstream.kernel.arrow import from_bytes, one_frame
+from millstream.kernel.arrow import one_frame
 from millstream.kernel.exchange.bucket_labels import labels
 from millstream.kernel.exchange.chunk import SIDES, Chunk, Kind, mark, read_last_step, read_mark
 from millstream.kernel.exchange.handover import Near
@@ -62,7 +62,7 @@ class Host:
         if not ours:
             return
         if stage == ADMIT:
-            made = admit(self.chain.feed(leader), bucket, [from_bytes(chunk.data) for chunk in ours], store)
+            made = admit(self.chain.feed(leader), bucket, ours, store)
         else:
             made = self._run_step(leader, bucket, ours, store)
         yield from self.admission.passing.on(made, bucket)

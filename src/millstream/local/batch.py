@@ -21,6 +21,7 @@ from millstream.kernel.host import Host
 from millstream.kernel.schemas import raw_schemas
 from millstream.kernel.state.store import Memory
 from millstream.log import Log
+from millstream.log.heartbeat import Beat
 from millstream.plan.build import Chain
 from millstream.runtime.analysis_errors import analysed
 from millstream.runtime.delivery import target_of
@@ -59,14 +60,20 @@ class Local:
             raw = raw_schemas(chain, self.host.types)
             self.targets = {each.name: target_of(spark, each, raw[each.name]) for each in chain.outputs}
 
-    def run(self, log: Log, starts: Offsets, ends: Offsets, stores: Stores) -> list[Chunk]:
-        """Compute a batch of the log and return the chunks for the driver. ``stores`` hold the state before it, and then that after it."""
+    def run(
+        self, log: Log, starts: Offsets, ends: Offsets, stores: Stores, beats: Collection[Beat] = ()
+    ) -> list[Chunk]:
+        """Compute a batch of the log, with heartbeats, and return the chunks for the driver.
+
+        ``stores`` hold the state before it, and then that after it.
+        """
         chunks = [
             chunk
             for topic, found in ends.items()
             for partition, end in found.items()
             for chunk in self._chunks(log, topic, partition, starts[topic][partition], end)
         ]
+        chunks += self.host.admission.tell(beats)
         for stage in self.chain.stages:
             chunks = self.host.run_stage(stage, chunks, stores)
         return chunks

@@ -21,6 +21,7 @@ from millstream.kernel.state.store import Memory
 from millstream.local.batch import Local
 from millstream.local.repeats import asked_again
 from millstream.log.embedded.engine import SqliteLog
+from millstream.log.heartbeat import Beat
 from millstream.pipeline import Pipeline
 from millstream.plan.build import Chain, ViewPlan, build_chain
 from millstream.relation.nodes import source_of
@@ -37,10 +38,11 @@ T = TypeVar("T")
 
 
 class Planned(msgspec.Struct):
-    """What a batch reads: up to these offsets. Written before it runs."""
+    """What a batch reads: up to these offsets, with these heartbeats. Written before it runs."""
 
     batch: int
     ends: Offsets
+    beats: list[Beat] = []
 
 
 class Stored(msgspec.Struct):
@@ -57,7 +59,8 @@ class Engine:
     def __init__(
         self, pipeline: Pipeline, folder: Path, partitions: int, clock: Callable[[], int], spark: SparkSession | None
     ) -> None:
-        self.pipeline, self.folder, self.spark = pipeline, folder, spark
+        self.pipeline, self.folder, self.spark, self._clock = pipeline, folder, spark, clock
+        self._said: list[Beat] = []
         self.chain = _chain(pipeline, folder)
         counts = {feed.source.topic: partitions for feed in self.chain.feeds}
         self.local = Local(pipeline.name, self.chain, counts, spark, pipeline.views.values())
@@ -91,7 +94,7 @@ class Engine:
             self.spark,
             views=self.pipeline.views,
         )
-        self.heartbeats = Heartbeats(self.log, self.chain, self.position, self.pipeline.name)
+        self.heartbeats = Heartbeats(self.log, self.chain, self.position)
         self.done = _read(self._path("state"), Stored) or Stored(ends=starts)
         self.stores: defaultdict[tuple[int, int, int], Memory] = defaultdict(Memory)
         for stage, target, bucket, meta, segments in self.done.buckets:
@@ -114,25 +117,44 @@ class Engine:
 
     def step(self) -> None:
         """Run one batch over all that is not read yet, if there is anything."""
-        ends = {topic: {p: bound.end for p, bound in self.log.bounds(topic).items()} for topic in self.done.ends}
-        if ends != self.done.ends:
-            planned = Planned(self.done.batch + 1, ends)
+        ends = self._ends()
+        waiting = [
+            beat._replace(offset=ends[beat.topic][beat.partition], ends=None) for beat in self.heartbeats.waiting()
+        ]
+        if ends != self.done.ends or waiting or self._said:
+            planned = Planned(self.done.batch + 1, ends, [*self._said, *waiting])
             _write(self._path("offsets"), planned)
+            self._said = []
             self._run(planned)
+
+    def say(self, topic: str, moment: int) -> None:
+        """Let no partition of a topic have a time before a moment (µs), from what it holds now on."""
+        ends = self._ends()
+        named = _named(ends)
+        for partition, end in ends[topic].items():
+            self._said.append(Beat(topic, partition, end, moment, self._clock() * 1000, named))
+
+    def _ends(self) -> Offsets:
+        return {topic: {p: bound.end for p, bound in self.log.bounds(topic).items()} for topic in self.done.ends}
 
     def _run(self, planned: Planned) -> None:
         began, stores = time.monotonic(), copy.deepcopy(self.stores)  # a batch that fails leaves them as they were
-        chunks = self.local.run(self.log, self.done.ends, planned.ends, stores)
+        chunks = self.local.run(self.log, self.done.ends, planned.ends, stores, planned.beats)
         failpoint("run.before_delivery")
-        ends = {topic: {str(p): end for p, end in found.items()} for topic, found in planned.ends.items()}
-        self.delivery.commit(chunks, planned.batch, ends, began)
+        self.delivery.commit(chunks, planned.batch, _named(planned.ends), began, planned.beats)
         failpoint("run.after_delivery")
+        self.heartbeats.settle()
         buckets = [(*place, store.meta(), store.segments) for place, store in stores.items()]
         self.stores, self.done = stores, Stored(planned.batch, planned.ends, buckets)
         _write(self._path("state"), self.done)
 
     def _path(self, name: str) -> Path:
         return self.folder / "checkpoint" / name
+
+
+def _named(ends: Offsets) -> dict[str, dict[str, int]]:
+    """Offsets as JSON can say them."""
+    return {topic: {str(p): end for p, end in found.items()} for topic, found in ends.items()}
 
 
 def _chain(pipeline: Pipeline, folder: Path) -> Chain:

@@ -8,15 +8,9 @@ else is a heartbeat, whatever its key: it is a record like any other.
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
-
-import msgspec
-
-from millstream.event import Event
-from millstream.log.partitioner import partition_of
 
 PREFIX = b"millstream.heartbeat."
 """How the keys of heartbeats in a topic begin. Users do not append such keys."""
@@ -83,13 +77,6 @@ def read_heartbeat(key: bytes | None, value: bytes | None) -> Heartbeat | None:
     time, name, name_at_the_end = said.groups()
     name = name or name_at_the_end
     return Heartbeat(None if time is None else int(time), None if name is None else name.decode())
-
-
-def write_heartbeat(time: int | None, pipeline: str, partition: int, partitions: int) -> Event:
-    """The record that says so in one of a topic's partitions."""
-    names = (PREFIX + b"%d" % number for number in itertools.count())
-    key = next(name for name in names if partition_of(name, partitions) == partition)
-    return Event(msgspec.json.encode({"time": time, "pipeline": pipeline}), key=key)
 
 
 def heartbeat_sql(pipeline: str, *, ended: int, ignored: int) -> str:

@@ -8,26 +8,27 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import polars as pl
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
-from millstream.errors import ConfigError, PipelineError
+from millstream.errors import ConfigError, PipelineError, ViewStoreUnavailable
 from millstream.kernel.exchange.collect import Arrived, unpack
 from millstream.kernel.host import Host
+from millstream.kernel.state.store import FOREVER
 from millstream.kernel.zset import WEIGHT
 from millstream.log import Log, open_log
 from millstream.log.archive import whole_bounds, whole_offsets
-from millstream.log.heartbeat import write_heartbeat
+from millstream.log.heartbeat import Beat
 from millstream.pipeline import Pipeline
 from millstream.plan.build import Chain
 from millstream.plan.prune_columns import reads_headers
@@ -35,22 +36,23 @@ from millstream.runtime.analysis_errors import analysed
 from millstream.runtime.checkpoint import BATCH, began_at, folder_of, identity_of, versions
 from millstream.runtime.delivery import Position, accepted, chunks_of, counts_table, finish, rejects_table
 from millstream.runtime.failure import explain, tells_room
+from millstream.runtime.heartbeats import known_beats
 from millstream.runtime.ownership import claim_stores
 from millstream.runtime.parquet_export import check_folder, write_files
 from millstream.runtime.progress_report import logs
-from millstream.runtime.setup import RECORDS, chain_of, our_settings, session_for, targets_of
+from millstream.runtime.setup import chain_of, our_settings, session_for, targets_of
 from millstream.runtime.sink_dispatch import letters
 from millstream.runtime.topic_identity import check_start, ids_of
 from millstream.spark import fast_path
 from millstream.spark.lowering import decode, feed_types, staged
 from millstream.spark.records import batch_records
 from millstream.spark.session import jvm_told
-from millstream.store import Batch, StoreWriter, Target
+from millstream.store import Batch, StoreWriter, Target, open_reader, open_writer
 from millstream.store.contract import COUNTED, Refusal
 from millstream.store.net_changes import net_by_key, net_by_row
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 Offsets: TypeAlias = dict[str, dict[int, int]]
 Bound: TypeAlias = datetime | Mapping[str, Mapping[int, int]] | None
@@ -140,9 +142,10 @@ def run_batch(
             for writer, _ in writers.values():
                 check_start(pipeline.name, began_at(Path(), writer.last(pipeline.name)), bounds)
         session = session_for(pipeline, chain, spark)
-        computed = compute(session, wanted, first, last, close=close, shortened=True)
         position = Position(first, {}, topics=ids_of(log, first))
-        whole = _whole(chain, computed, position, last, closed=close, refuses=out is None)
+        beats = _beats(pipeline, position, last)  # none from before the range, as no record from there counts
+        computed = compute(session, wanted, first, last, beats=beats, close=close, shortened=True)
+        whole = replace(_whole(chain, computed, position, last, closed=close, refuses=out is None), beats=beats)
         views = {name: rows_made(computed.targets[name], changes) for name, changes in whole.changes.items()}
         if out is not None:
             facts = {"pipeline": pipeline.name, "fingerprint": pipeline.fingerprint(), "closed": close}
@@ -151,6 +154,18 @@ def run_batch(
         _replace(pipeline, chain, writers, computed.targets, whole)
     summed = {name: sum(getattr(count, name) for count in computed.arrived.counts) for name in COUNTED}
     return BatchResult(pipeline.name, first, last, summed, time.monotonic() - began, views)
+
+
+def _beats(pipeline: Pipeline, position: Position, last: Offsets) -> list[Beat]:
+    """The heartbeats in a range that a stream of the pipeline has had, if there was one."""
+    with suppress(ViewStoreUnavailable):
+        with open_reader(pipeline.to):  # opening a sink would make one
+            pass
+        with open_writer(pipeline.to) as writer:
+            ends = {topic: {str(p): offset for p, offset in found.items()} for topic, found in last.items()}
+            known = known_beats(writer.heartbeats(pipeline.name), position.topics, ends)
+            return [beat for beat in known if beat.offset >= position.start[beat.topic][beat.partition]]
+    return []
 
 
 def _whole(chain: Chain, computed: Computed, position: Position, end: Offsets, *, closed: bool, refuses: bool) -> Batch:
@@ -196,25 +211,25 @@ def compute(
     start: Offsets,
     end: Offsets,
     *,
+    beats: Sequence[Beat] = (),
     close: bool = False,
     shortened: bool = False,
 ) -> Computed:
-    """Compute all views over a range; ``shortened`` decodes records where they are read, if that can be done."""
+    """Compute all views over a range, with the heartbeats in it; ``shortened`` decodes records where they are read, if that can be done."""
     tasks = spark.sparkContext.defaultParallelism
     chain = chain_of(pipeline, tasks)
     counts = {feed.number: len(end[feed.source.topic]) for feed in chain.feeds}
     decoder = fast_path.decoder_for(spark, Host(chain, counts)) if shortened else None
     kafka, headers = pipeline.kafka or {}, reads_headers(chain.feeds)
     records = batch_records(spark, pipeline.log, start, end, kafka=kafka, decoder=decoder, headers=headers)
-    if close and any(feed.source.time for feed in chain.feeds):
-        records = records.unionByName(_ends(spark, chain, pipeline.name, end), allowMissingColumns=True)
+    beats = [*beats, *(_ends(chain, end) if close else ())]
     with our_settings(spark, tasks), analysed(spark, pipeline.views.values()):
         decoded = decode(records, chain, pipeline.name)
         types = feed_types(decoded, chain)
     targets = targets_of(spark, pipeline, chain, types)
     try:
         with our_settings(spark, tasks):
-            arrived = unpack(chain, chunks_of(staged(decoded, Host(chain, counts, types))))
+            arrived = unpack(chain, chunks_of(staged(decoded, Host(chain, counts, types), beats)))
     except (PySparkException, Py4JJavaError) as error:
         raise explain(error, spark, pipeline, chain, Position(start, start)) from error
     changes = {}
@@ -274,17 +289,12 @@ def _claim(stack: ExitStack, pipeline: Pipeline, chain: Chain, *, own: bool) -> 
     )
 
 
-def _ends(spark: SparkSession, chain: Chain, pipeline: str, end: Offsets) -> DataFrame:
+def _ends(chain: Chain, end: Offsets) -> Iterator[Beat]:
     """A heartbeat after the last record of all topics, in each partition that tells time: nothing is expected any more."""
-    last = datetime(9999, 1, 1, tzinfo=UTC)
-    said = write_heartbeat(None, pipeline, 0, 1)
-    rows: list[tuple[Any, ...]] = [
-        (said.key, said.value, feed.source.topic, p, offset, last, last)
-        for feed in chain.feeds
-        if feed.source.time is not None
-        for p, offset in end[feed.source.topic].items()
-    ]
-    return spark.createDataFrame(rows, RECORDS)
+    for feed in chain.feeds:
+        if feed.source.time is not None:
+            for p, offset in end[feed.source.topic].items():
+                yield Beat(feed.source.topic, p, offset, FOREVER)
 
 
 def rows_made(target: Target, changes: pa.Table) -> pa.Table:

@@ -19,11 +19,13 @@ import msgspec
 from millstream.address import parse_address
 from millstream.durable import replace_file, unfinished_file
 from millstream.errors import CheckpointMismatch, ConfigError
+from millstream.log.heartbeat import Beat
 from millstream.pipeline import Pipeline
 from millstream.plan.build import Chain
 from millstream.plan.state_layout import difference, kernels, layout
 from millstream.runtime.offset_log import newest_finished
 from millstream.spark import private_folder
+from millstream.spark.options import beats_beside
 from millstream.store import Entry
 
 spark_version = version("pyspark")
@@ -242,9 +244,17 @@ def watermarks_of(folder: Path) -> Path:
 
 def write_watermarks(folder: Path, found: Mapping[str, Mapping[int, int]]) -> None:
     """Tell the source how far each partition's time has come."""
-    path = watermarks_of(folder)
+    _replace(watermarks_of(folder), msgspec.json.encode(found))
+
+
+def write_beats(folder: Path, beats: Sequence[Beat]) -> None:
+    """Tell the source the heartbeats that no batch has yet."""
+    _replace(Path(beats_beside(str(watermarks_of(folder)))), msgspec.json.encode(beats))
+
+
+def _replace(path: Path, data: bytes) -> None:
     with NamedTemporaryFile(dir=path.parent, delete=False) as file:
-        file.write(msgspec.json.encode(found))
+        file.write(data)
     Path(file.name).rename(path)  # not durable, as it is written anew at every start
 
 

@@ -21,6 +21,7 @@ from millstream.kernel.exchange.chunk import Chunk
 from millstream.kernel.exchange.collect import Arrived, unpack
 from millstream.kernel.exchange.projection import finish_alone
 from millstream.kernel.zset import WEIGHT
+from millstream.log.heartbeat import Beat
 from millstream.plan.build import ORIGIN, Chain, Output
 from millstream.runtime.analysis_errors import failed_above
 from millstream.runtime.sink_dispatch import (
@@ -136,13 +137,18 @@ class Delivery:
         self.writers, self.position, self.spark = writers, position, spark
         self.patience, self.senders, self.views = patience, senders, views or {}
 
-    def deliver(self, frame: DataFrame, batch: int, planned: Planned) -> Delivered:
+    def deliver(self, frame: DataFrame, batch: int, planned: Planned, beats: Sequence[Beat] = ()) -> Delivered:
         """Collect a batch and commit it."""
         began = time.monotonic()
-        return self.commit(chunks_of(frame), batch, planned, began)
+        return self.commit(chunks_of(frame), batch, planned, began, beats)
 
-    def commit(self, chunks: Iterable[Chunk], batch: int, planned: Planned, began: float) -> Delivered:
-        """Commit what reached the driver; the batch began at that time of the monotonic clock, and was planned to end there."""
+    def commit(
+        self, chunks: Iterable[Chunk], batch: int, planned: Planned, began: float, beats: Sequence[Beat] = ()
+    ) -> Delivered:
+        """Commit what reached the driver; the batch began at that time of the monotonic clock, and was planned to end there.
+
+        ``beats`` are the heartbeats that it had.
+        """
         arrived = unpack(self.chain, chunks)
         self.position.advance(arrived)
         tables = {
@@ -160,7 +166,8 @@ class Delivery:
             views = {output.name for output in self.chain.outputs if output.to == address and output.kept}
             here = {name: made for name, made in changes.items() if name in views}
             state = {**self.position.to_state(), PLANNED: planned}
-            whole = Batch(self.checkpoint, batch, fence, self.position.offsets, here, rejects, counts, state)
+            told = settled(self.chain, beats, planned, self.position)
+            whole = Batch(self.checkpoint, batch, fence, self.position.offsets, here, rejects, counts, state, told)
             self.patience.call("views", partial(writer.commit, whole))
         summed = {name: sum(getattr(count, name) for count in arrived.counts) for name in COUNTED}
         now = time.monotonic()
@@ -181,6 +188,23 @@ class Delivery:
                     found = sender.send(batch, table, change_set)
                     refused += [(f"sink {sender.wanted.name}", each) for each in found]
         return changes, refused
+
+
+def settled(chain: Chain, beats: Iterable[Beat], planned: Planned, position: Position) -> list[Beat]:
+    """The heartbeats of a batch as the ledger keeps them: those that had not come yet came after all that it read.
+
+    When that was matters only to as-of joins.
+    """
+    clocks = {feed.source.topic for feed in chain.feeds if feed.clocks}
+    newest = max((at for found in position.appended.values() for at in found.values()), default=0)
+    return [
+        beat._replace(
+            appended=(newest if beat.topic in clocks else 0) if beat.appended is None else beat.appended,
+            ends=planned if beat.appended is None else beat.ends,
+            topic_id=beat.topic_id or position.topics.get(beat.topic, ""),
+        )
+        for beat in beats
+    ]
 
 
 def chunks_of(frame: DataFrame) -> list[Chunk]:

@@ -1,31 +1,29 @@
-"""Heartbeats: records that raise the watermark of a partition that has nothing to say.
+"""Heartbeats: what raises the watermark of a partition that has nothing to say.
 
-A heartbeat stands in the partition it is for, so it is a fact of the log like any other record and a replay meets it at
-the same place. It counts for the pipeline that wrote it (:mod:`millstream.log.heartbeat`).
+A heartbeat is planned into a batch by the source (:mod:`millstream.spark.source`), is in Spark's log of offsets like the offsets are, and
+is kept in the ledger with the batch that had it: so it is a fact, at an offset of its partition, and every replay meets it there.
 """
 
 from __future__ import annotations
 
 import json
-import logging
+import threading
 import time as clock_of
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from millstream.errors import NotAllowed
-from millstream.kernel.state.store import FOREVER
+from millstream.kernel.state.store import FOREVER, NEVER
 from millstream.log import Log
-from millstream.log.heartbeat import write_heartbeat
+from millstream.log.heartbeat import Beat, Ends
 from millstream.plan.build import Chain, micros
 from millstream.relation.nodes import EventTime
 from millstream.runtime.delivery import Position
+from millstream.store.contract import Told
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
-
-_log = logging.getLogger("millstream")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +36,6 @@ class Quiet:
     watermark: int | None
     appended: int | None
     unread: bool = False
-
-
-def append_heartbeat(log: Log, topic: str, partition: int, time: int | None, pipeline: str) -> None:
-    """Append one: from here on the pipeline expects nothing before ``time``; None means nothing at all."""
-    log.append(topic, [write_heartbeat(time, pipeline, partition, len(log.bounds(topic)))], own=True)
 
 
 def due(time: EventTime, partitions: Mapping[int, Quiet], now: int | None) -> dict[int, int]:
@@ -96,16 +89,42 @@ def _goes_by_the_clock(time: EventTime, partitions: Iterable[Quiet]) -> bool:
     )
 
 
+def known_beats(told: Iterable[Told], topics: Mapping[str, str], ends: Ends, checkpoint: str = "") -> list[Beat]:
+    """The heartbeats of a ledger that another checkpoint had, in topics that are still the same, up to where they end.
+
+    ``topics`` are their ids, where they are known.
+    """
+    found = {
+        beat[:4]: beat  # each store has them all
+        for other, _, beat in told
+        if other != checkpoint and len({topics.get(beat.topic, ""), beat.topic_id} - {""}) < 2 and beat.reached(ends)
+    }
+    return list(found.values())
+
+
 class Heartbeats:
     """The heartbeats of one run: for partitions that are new, that are silent, and for the end of all time.
 
-    Where they are not ``wanted``, or the log does not let us write, there are none.
+    They wait here until a batch has had them; ``publish`` is told those that wait whenever they change. Some are ``known`` from
+    earlier, from the ledger of a version that read the log before. Where they are not ``wanted``, none are made.
     """
 
-    def __init__(self, log: Log, chain: Chain, position: Position, pipeline: str, *, wanted: bool = True) -> None:
-        self.log, self.chain, self.position, self.pipeline = log, chain, position, pipeline
-        self._wanted = wanted
+    def __init__(
+        self,
+        log: Log,
+        chain: Chain,
+        position: Position,
+        known: Iterable[Beat] = (),
+        *,
+        wanted: bool = True,
+        publish: Callable[[Sequence[Beat]], None] | None = None,
+    ) -> None:
+        self.log, self.chain, self.position = log, chain, position
+        self._wanted, self._publish = wanted, publish
         self._beaten: dict[str, float] = {}
+        self._made: dict[tuple[str, int], Beat] = {}
+        self._known = list(known)
+        self._lock = threading.Lock()
 
     def introduce(self, partitions: Mapping[str, int]) -> None:
         """Give partitions that are new since the last run the watermark that their stream has reached."""
@@ -118,11 +137,11 @@ class Heartbeats:
                     known[partition] = 0
                     self.position.start.setdefault(topic, {})[partition] = 0
                     if feed.source.time is not None and marks:
-                        self._append(topic, partition, min(marks.values()))
+                        self.make(topic, partition, min(marks.values()))
             self.position.offsets[topic] = known
 
     def beat(self, query: StreamingQuery, now: int | None) -> bool:
-        """Append the heartbeats that are due; say whether there was any."""
+        """Make the heartbeats that are due; say whether there was any."""
         any_due = False
         for feed in self.chain.feeds:
             time_of = feed.source.time
@@ -143,24 +162,41 @@ class Heartbeats:
             if now is not None and len(found) == len(known) and not self._clock_may_speak(topic, time_of.idle):
                 continue
             for partition, moment in found.items():
-                any_due |= self._append(topic, partition, moment)
+                any_due |= self.make(topic, partition, moment)
         return any_due
 
-    def _append(self, topic: str, partition: int, moment: int) -> bool:
-        if self._wanted:
-            try:
-                append_heartbeat(self.log, topic, partition, moment, self.pipeline)
-            except NotAllowed as error:
-                self._wanted = False
-                _log.warning(
-                    "pipeline %s appends no heartbeats, a silent partition holds its windows open: %s",
-                    self.pipeline,
-                    error.message,
-                )
-        return self._wanted
+    def make(self, topic: str, partition: int, moment: int, ends: Ends | None = None) -> bool:
+        """Let a partition have no time before a moment (µs), from its end on; False where that is said already, or not wanted.
+
+        It comes at the end of the first batch that reaches the partition's end, and ``ends`` if there are some.
+        """
+        made = self._made.get((topic, partition))
+        if not self._wanted or (made is not None and made.time >= moment):
+            return False
+        beat = Beat(topic, partition, self.log.bounds(topic)[partition].end, moment, ends=ends)
+        with self._lock:
+            self._made[topic, partition] = beat
+        self.settle()
+        return True
+
+    def waiting(self) -> list[Beat]:
+        """Those that no batch has had and that still raise something."""
+        with self._lock:
+            return [beat for beat in (*self._known, *self._made.values()) if self._raises(beat)]
+
+    def settle(self) -> None:
+        """Forget those that a batch has had, and publish the others."""
+        with self._lock:
+            self._known = [beat for beat in self._known if self._raises(beat)]
+            self._made = {place: beat for place, beat in self._made.items() if self._raises(beat)}
+            if self._publish is not None:
+                self._publish([*self._known, *self._made.values()])
+
+    def _raises(self, beat: Beat) -> bool:
+        return beat.time > self.position.watermarks.get(beat.topic, {}).get(beat.partition, NEVER)
 
     def _unread(self, query: StreamingQuery, topic: str) -> set[int]:
-        """The partitions of which the log holds more than Spark has finished, be it a heartbeat; all, until it says.
+        """The partitions of which the log holds more than Spark has finished; all, until it says.
 
         Our own position will not do: on Kafka the end lies behind markers, which are no records.
         """
@@ -179,16 +215,18 @@ class Heartbeats:
         return True
 
     def close(self) -> None:
-        """End all time: nothing is expected any more, by this pipeline."""
+        """End all time: nothing is expected any more, by this pipeline, behind what the log holds now."""
+        topics = {feed.source.topic for feed in self.chain.feeds}
+        ends = {topic: {str(p): bound.end for p, bound in self.log.bounds(topic).items()} for topic in sorted(topics)}
         for feed in self.chain.feeds:
             if feed.source.time is not None:
                 for partition in self.position.offsets[feed.source.topic]:
-                    append_heartbeat(self.log, feed.source.topic, partition, None, self.pipeline)
+                    self.make(feed.source.topic, partition, FOREVER, ends)
 
 
 def finished_offsets(query: StreamingQuery) -> dict[str, dict[int, int]] | None:
     """How far Spark says that it is, topic by topic; None before its first batch."""
-    from millstream.spark.source import places_of
+    from millstream.spark.options import places_of
 
     done = query.lastProgress
     if done is None:

@@ -11,10 +11,12 @@ import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from millstream.durable import sync
 from millstream.errors import CheckpointMismatch
+from millstream.log.heartbeat import Beat
+from millstream.spark.options import beats_of, places_of
 from millstream.store import Entry
 
 Offsets = dict[str, dict[str, int]]
@@ -33,22 +35,30 @@ def newest_finished(folder: Path) -> int | None:
     return _newest(folder / "commits")
 
 
-def secure(folder: Path, batch: int) -> Offsets:
-    """Let a batch be planned for good; give the offsets at which it ends."""
+class Plan(NamedTuple):
+    """Where a batch was planned to end, and the heartbeats in it."""
+
+    ends: Offsets
+    beats: list[Beat]
+
+
+def secure(folder: Path, batch: int) -> Plan:
+    """Let a batch be planned for good; give its plan."""
     for path in (folder / "offsets" / str(batch), folder / "offsets"):
         sync(path)
-    return planned_end(folder, batch)
+    return plan_of(folder, batch)
 
 
-def planned_end(folder: Path, batch: int) -> Offsets:
-    """The offsets at which a planned batch ends; CheckpointMismatch if its file is not what Spark has written."""
+def plan_of(folder: Path, batch: int) -> Plan:
+    """The plan of a batch; CheckpointMismatch if its file is not what Spark has written."""
     path = folder / "offsets" / str(batch)
     try:
         _, _, *sources = path.read_text(encoding="utf-8").splitlines()
         found: dict[str, Any] = {}
         for line in sources:
             found |= json.loads(line) if line != "-" else {}  # which is how Spark says that a source has none
-        return {topic: {p: int(at) for p, at in each.items()} for topic, each in found.items() if topic}
+        ends = {topic: {p: int(at) for p, at in each.items()} for topic, each in places_of(found).items()}
+        return Plan(ends, beats_of(found))
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise CheckpointMismatch(
             f"{path}: cannot be read: {error}", hint=f"{_REBUILD}, or restore {folder} from a backup"

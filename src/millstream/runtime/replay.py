@@ -34,7 +34,10 @@ class Replayed:
 def replay(pipeline: Pipeline, chain: Chain, entry: Entry, position: Position, given: SparkSession | None) -> Replayed:
     """Compute all views of a pipeline up to the position of an entry; ``given`` is a session to use, if there is one."""
     spark, closed = session_for(pipeline, chain, given), bool(entry.state.get("closed", False))
-    computed = compute(spark, pipeline, position.start, position.offsets, close=closed)
+    with open_writer(chain.outputs[0].to) as writer:
+        told = writer.heartbeats(pipeline.name)
+    beats = [beat for checkpoint, batch, beat in told if checkpoint == entry.checkpoint and batch <= entry.batch]
+    computed = compute(spark, pipeline, position.start, position.offsets, beats=beats, close=closed)
     taken, _ = accepted(chain, computed.targets, computed.changes, anew=True)
     return Replayed(computed, taken)
 

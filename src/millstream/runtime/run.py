@@ -67,7 +67,7 @@ def run(
     :param rebuild: whether views are computed anew from the beginning
     :param send_again: with ``rebuild``, whether rows of views without a key go to their sinks once more
     :param beside: for :func:`rebuild` alone: whether the views are made beside the stored ones
-    :param heartbeats: whether heartbeats are appended to the log, so that time goes on in silence
+    :param heartbeats: whether time goes on in partitions that are silent
     :param forget_history: with ``rebuild``, whether views may lack what the log has lost
     :param progress: called with a :class:`Progress` after every batch
     :param stop: ends it when set

@@ -65,7 +65,7 @@ def decoder_for(spark: SparkSession, host: Host) -> Decoder | None:
     from millstream.decode.decoder import Decoder
 
     decoder = Decoder(host.admission, utc=spark.conf.get("spark.sql.session.timeZone") in _UTC, aside=host.aside)
-    return decoder if decoder.useful or host.chain.early else None
+    return decoder if decoder.useful or any(feed.judged for feed in host.chain.feeds) else None
 
 
 def to_file(decoder: Decoder) -> str:

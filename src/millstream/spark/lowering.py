@@ -8,7 +8,7 @@ A record on which one fails cannot be used either, unless its source says that i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,7 @@ from millstream.kernel.admission.record import (
 )
 from millstream.kernel.host import Host
 from millstream.kernel.state.store import FOREVER
-from millstream.log.heartbeat import heartbeat_sql
+from millstream.log.heartbeat import Beat, heartbeat_sql
 from millstream.plan.build import Chain, Feed, micros
 from millstream.plan.prune_columns import narrowed
 from millstream.relation import expression
@@ -102,9 +102,14 @@ def _written(feed: Feed) -> Iterator[str]:
         yield from (feed.source.sequence.producer, feed.source.sequence.number)
 
 
-def staged(decoded: DataFrame, host: Host) -> DataFrame:
-    """Pack what is decoded, and run all stages over it: the chunks that reach the driver."""
+def staged(decoded: DataFrame, host: Host, beats: Sequence[Beat] = ()) -> DataFrame:
+    """Pack what is decoded, and run all stages over it: the chunks that reach the driver.
+
+    Of a batch, ``beats`` are the heartbeats in it; those of a stream come from its source.
+    """
     frame = stages.pack(decoded, host)
+    if beats:
+        frame = frame.union(stages.to_frame(decoded.sparkSession, host.admission.tell(beats)))
     for number in host.chain.stages:
         frame = stages.stage(frame, host, number)
     return frame

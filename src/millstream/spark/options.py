@@ -4,13 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
+
+import msgspec
 
 from millstream.address import LogAddress, parse_log
 from millstream.errors import ConfigError
 from millstream.log.archive import SCHEMA
+from millstream.log.heartbeat import Beat
+
+WATERMARKS, BEATS = "", "~"
+"""Where offsets keep watermarks and heartbeats: no topic has such a name."""
 
 Offsets = dict[str, dict[str, int]]
 """Topic → partition (as text, for JSON) → the next offset to read; as in Spark's Kafka source."""
+
+
+def places_of(offsets: Mapping[str, Any]) -> Offsets:
+    """Offsets without the watermarks and heartbeats that may be with them."""
+    return {topic: found for topic, found in offsets.items() if topic not in (WATERMARKS, BEATS)}
+
+
+def beats_of(offsets: Mapping[str, Any]) -> list[Beat]:
+    """The heartbeats that are with offsets."""
+    return msgspec.convert(offsets.get(BEATS, []), list[Beat])
+
+
+def beats_beside(watermarks: str) -> str:
+    """The file with heartbeats that no batch has yet, beside the one with watermarks."""
+    return f"{watermarks}.beats"
 
 
 @dataclass(frozen=True)

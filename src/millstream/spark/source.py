@@ -7,8 +7,9 @@ left the live log are read from there; with ``archives`` from where each topic h
 named), ``includeAppendTime``, ``includeHeaders`` (true unless said), ``assign`` (JSON, topic → partitions: only these, even if the topic grows),
 ``wholeAppends`` (a limit never cuts an append in two: all partitions are cut at one append time), and for pipelines ``decoder``
 (see :mod:`millstream.spark.fast_path`), ``kafka`` and ``watermarks``: files that only their owner can read, with the settings of a Kafka
-client, and with the watermarks that hold after the last batch. A batch's offsets then have, under :data:`WATERMARKS`, the ones before it,
-so that Spark keeps them and a batch that is run again has the same. ``patience`` is for how many seconds a broker that is away is waited for.
+client, and with the watermarks that hold after the last batch; beside it lies one with heartbeats that no batch has yet. A batch's offsets then
+have, under :data:`WATERMARKS`, the ones before it, and under :data:`BEATS` the heartbeats that it has, so that Spark keeps them and a batch
+that is run again has the same. ``patience`` is for how many seconds a broker that is away is waited for.
 
 On the embedded log all partitions of a micro-batch are cut in one read transaction, so at the end of whole append batches unless
 a limit says otherwise. A range that is neither in the log nor in the archive is an error that names it, never a silent gap.
@@ -23,6 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
@@ -30,12 +32,14 @@ from pyspark.sql.types import StructType
 
 from millstream.errors import ConfigError, LogError, LogUnavailable
 from millstream.event import TopicPartition, from_millis
+from millstream.kernel.state.store import NEVER
 from millstream.log.checks import check_offset
 from millstream.log.contract import Bounds
 from millstream.log.embedded.scan import Part
+from millstream.log.heartbeat import Beat
 from millstream.spark import fast_path
 from millstream.spark.engine import Attached, attached, engine_for
-from millstream.spark.options import Offsets, Options
+from millstream.spark.options import BEATS, WATERMARKS, Offsets, Options, beats_beside, beats_of, places_of
 from millstream.spark.private_folder import check_ours
 from millstream.spark.write import BatchWriter, Place, StreamWriter
 
@@ -49,17 +53,15 @@ TYPES = {
     "headers": "array<struct<key: string, value: binary>>",
     "append_time": "timestamp",
 }
-WATERMARKS = ""
-"""Where offsets keep watermarks: no topic has that name."""
 _SMALL = 10_000  # records
 _MOMENT = 0.2  # seconds
 
 
 class Task(InputPartition):
-    """What one task reads, one range after the other; and the watermarks of all partitions before it."""
+    """What one task reads, one range after the other; and the watermarks of all partitions before it, and their heartbeats in it."""
 
-    def __init__(self, ranges: Sequence[Part], watermarks: Offsets) -> None:
-        self.ranges, self.watermarks = list(ranges), watermarks
+    def __init__(self, ranges: Sequence[Part], watermarks: Offsets, beats: Sequence[Beat] = ()) -> None:
+        self.ranges, self.watermarks, self.beats = list(ranges), watermarks, beats
 
 
 class MillstreamSource(DataSource):
@@ -146,10 +148,13 @@ class _Planner:
     def tasks(self, start: Offsets, end: Offsets) -> list[Task]:
         """Cut [start, end) into tasks: a range each, or all in one if there is little, as a task costs more than it."""
         watermarks: Any = end.get(WATERMARKS, {})
+        beats = beats_of(end)
         ranges = self.ranges(places_of(start), places_of(end))
+        silent = {(beat.topic, beat.partition) for beat in beats} - {(each.topic, each.partition) for each in ranges}
+        ranges += [Part(t, p, end[t][str(p)], end[t][str(p)]) for t, p in sorted(silent)]
         if ranges and not self.options.min_partitions and sum(each.end - each.start for each in ranges) <= _SMALL:
-            return [Task(ranges, watermarks)]
-        return [Task([each], watermarks) for each in ranges]
+            return [Task(ranges, watermarks, beats)]
+        return [Task([each], watermarks, beats) for each in ranges]
 
     def ranges(self, start: Offsets, end: Offsets) -> list[Part]:
         """Cut [start, end) into ranges; partitions that are new begin at their first offset."""
@@ -173,12 +178,17 @@ class _Planner:
             return
         decoder = self.files.decoder
         for each in partition.ranges:
-            gate = None
+            gate, place = None, (each.topic, each.partition)
+            beats = [beat for beat in partition.beats if (beat.topic, beat.partition) == place]
             if decoder is not None:
-                gate = decoder.gate(each.topic, partition.watermarks.get(each.topic, {}).get(str(each.partition)))
-            yield from self.engine.read(each, gate)
-            if decoder is not None and gate is not None:
-                yield from fast_path.rows_of(decoder, decoder.leave(each.topic, each.partition, gate))
+                gate = decoder.gate(
+                    each.topic, partition.watermarks.get(each.topic, {}).get(str(each.partition)), beats
+                )
+            if each.start < each.end:
+                yield from self.engine.read(each, gate)
+            if decoder is not None:
+                left = decoder.tell(beats) if gate is None else decoder.leave(*place, gate)
+                yield from fast_path.rows_of(decoder, left)
 
 
 class BatchReader(_Planner, DataSourceReader):
@@ -232,9 +242,28 @@ class StreamReader(_Planner, DataSourceStreamReader, SupportsTriggerAvailableNow
             end = self._within(places, end, limit.max_rows)
         if not self.options.watermarks:
             return end
-        if end == places:
+        known = json.loads(check_ours(self.options.watermarks).read_bytes())
+        beats = self._due(places, end, known)
+        if end == places and not beats:
             return start  # nothing new, whatever the watermarks are now
-        return {**end, WATERMARKS: json.loads(check_ours(self.options.watermarks).read_bytes())}
+        told: dict[str, Any] = {BEATS: msgspec.to_builtins(beats)} if beats else {}
+        return {**end, WATERMARKS: known, **told}
+
+    def _due(self, start: Offsets, end: Offsets, watermarks: Offsets) -> list[Beat]:
+        """The heartbeats that come in a batch: those that it reaches and that still raise something."""
+        waiting = msgspec.json.decode(check_ours(beats_beside(self.options.watermarks)).read_bytes(), type=list[Beat])
+        due = [
+            beat
+            for beat in waiting
+            if beat.reached(end) and beat.time > watermarks.get(beat.topic, {}).get(str(beat.partition), NEVER)
+        ]
+        placed = [
+            beat._replace(offset=end[beat.topic][str(beat.partition)])
+            if beat.appended is None
+            else beat._replace(offset=max(beat.offset, start.get(beat.topic, {}).get(str(beat.partition), 0)))
+            for beat in due
+        ]
+        return sorted(placed, key=lambda beat: (beat.topic, beat.partition, beat.offset, beat.time))
 
     def _within(self, start: Offsets, end: Offsets, limit: int) -> Offsets:
         """Go at most ``limit`` records towards end, and about as many bytes as there may be.
@@ -293,11 +322,6 @@ class StreamReader(_Planner, DataSourceStreamReader, SupportsTriggerAvailableNow
 def ends_of(bounds: Mapping[str, Mapping[int, Bounds]]) -> Offsets:
     """Where each partition ends."""
     return {topic: {str(p): bound.end for p, bound in found.items()} for topic, found in bounds.items()}
-
-
-def places_of(offsets: Offsets) -> Offsets:
-    """Offsets without the watermarks that may be with them."""
-    return {topic: found for topic, found in offsets.items() if topic != WATERMARKS}
 
 
 def parts_between(start: Offsets, end: Offsets) -> list[Part]:

@@ -21,7 +21,7 @@ from millstream.spark.internals.state_calls import PIPELINED_STATE, Calls
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from millstream.kernel.exchange.chunk import Chunk
     from millstream.kernel.host import Host
@@ -45,6 +45,12 @@ def stage(frame: DataFrame, host: Host, number: int) -> DataFrame:
             Stage(host, number, pipelined=PIPELINED_STATE.works()), _COLUMNS, "append", "none"
         )
     return groups.applyInArrow(_batch_stage(host, number), _COLUMNS)
+
+
+def to_frame(spark: SparkSession, chunks: Sequence[Chunk]) -> DataFrame:
+    """Chunks of the driver as a frame."""
+    rows = [(*map(int, chunk[:4]), bytes(chunk.data), chunk.leader) for chunk in chunks]
+    return spark.createDataFrame(rows, _COLUMNS)
 
 
 def _packer(host: Host) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

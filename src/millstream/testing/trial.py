@@ -32,7 +32,6 @@ from millstream.registry import Registry
 from millstream.relation import expression
 from millstream.relation.nodes import Source, source_of
 from millstream.relation.schema import parse_duration
-from millstream.runtime.heartbeats import append_heartbeat
 from millstream.store import open_reader
 from millstream.store.contract import COUNTED
 
@@ -149,8 +148,7 @@ class Trial:
         for feed in self._engine.chain.feeds:
             if feed.source.time is not None:
                 moment = (self._now - feed.source.time.delay - _EPOCH) // timedelta(microseconds=1)
-                for partition in self._engine.position.offsets[feed.source.topic]:
-                    append_heartbeat(self._engine.log, feed.source.topic, partition, moment, self.pipeline.name)
+                self._engine.say(feed.source.topic, moment)
         self._run()
 
     def close(self) -> None:

@@ -18,7 +18,6 @@ from millstream.errors import ConfigError, LogUnavailable, OffsetOutOfRange, Unk
 from millstream.event import Event
 from millstream.log import open_log
 from millstream.log.embedded.scan import Part
-from millstream.log.heartbeat import write_heartbeat
 from millstream.log.kafka import bulk
 from millstream.log.kafka.append_times import AppendTimes
 from millstream.log.kafka.bulk import BulkTaker
@@ -242,7 +241,7 @@ def test_messages_that_are_not_as_expected_are_taken_as_objects(
 @pytest.mark.parametrize("gone", [False, True])
 def test_keys_are_read_where_a_value_begins_as_a_heartbeats(log: KafkaLog, kind: type[Taker], gone: bool) -> None:
     topic = log.create_topic(name()).name
-    beat = write_heartbeat(7, "shop", 0, 1)
+    beat = Event(b'{"time":7,"pipeline":"shop"}', key=b"millstream.heartbeat.0")
     sent = [Event(b'{"n":1}', b"a"), beat, Event(b'{"time":2}', b"b"), Event(b'{"time"', b"c"), Event(b"", b"d"), beat]
     far: Any = confluent_kafka.Producer(log.client)
     for event in [*sent, Event(None if gone else b"{}", b"e")]:

@@ -13,11 +13,12 @@ import pyarrow as pa
 from millstream.errors import PipelineError
 from millstream.kernel.admission.record import COLUMNS, column_of, is_used
 from millstream.kernel.admission.repeats import repeats_of
-from millstream.kernel.admission.verdicts import judge, outcome
+from millstream.kernel.admission.verdicts import Verdicts, after, judge, outcome
 from millstream.kernel.arrow import from_bytes, to_bytes
-from millstream.kernel.exchange.chunk import Chunk, Kind, mark, read_mark
+from millstream.kernel.exchange.chunk import Chunk, Kind, beats_chunk, mark, read_beats, read_mark
 from millstream.kernel.passing import Passing
 from millstream.kernel.state.store import NEVER, Meta, Store
+from millstream.log.heartbeat import Beat
 from millstream.plan.build import ADMIT, Chain, Feed
 
 
@@ -31,6 +32,8 @@ class Gate:
     before: int
     watermark: int
     shut: bool = False
+    beats: Sequence[Beat] = ()
+    """The heartbeats of the partition in the batch, in order of offsets."""
 
 
 @dataclass
@@ -76,12 +79,17 @@ class Admission:
         if gate.shut:
             yield Chunk.own(ADMIT, feed.number, partition, Kind.CHANGES, to_bytes(rows))
             return
-        verdicts = judge(feed, rows, gate.watermark)
+        verdicts = judge(feed, rows, gate.watermark, told=gate.beats)
         gate.watermark = verdicts.watermark
         yield from self.passing.on(outcome(feed, partition, rows, verdicts), partition)
 
     def leave_gate(self, feed: Feed, partition: int, gate: Gate) -> Iterator[Chunk]:
         """Say how far a partition has come, at the end of its records; behind a gate that has shut, more is said later."""
+        if not gate.shut:
+            gate.watermark, told = after(feed, partition, gate.watermark, gate.beats)
+            yield from told
+        elif gate.beats:
+            yield beats_chunk(feed.number, partition, gate.beats)
         if gate.watermark > gate.before:
             marks = [
                 each
@@ -90,6 +98,11 @@ class Admission:
                 for each in mark(f"{feed.number}:{partition}", gate.watermark, port)
             ]
             yield from self.passing.on(marks, partition)
+
+    def tell(self, beats: Iterable[Beat]) -> list[Chunk]:
+        """Heartbeats for partitions that are admitted in a stage."""
+        feeds = {feed.source.topic: feed.number for feed in self.chain.feeds if feed.source.time is not None}
+        return [beats_chunk(feeds[beat.topic], beat.partition, [beat]) for beat in beats if beat.topic in feeds]
 
     def is_waiting(self, stage: int, target: int) -> bool:
         """Whether a chunk waits for others before a gate that has shut."""
@@ -103,9 +116,9 @@ class Admission:
         for (target, partition), group in groups.items():
             feed = self.chain.feed(target)
             (before,) = (read_mark(chunk.data)[1] for chunk in group if chunk.kind == Kind.MARK)
-            gate = Gate(before, before)
-            frames = [from_bytes(chunk.data) for chunk in group if chunk.kind == Kind.CHANGES]
-            yield from self.pass_gate(feed, partition, pl.concat(frames).sort("_o"), gate, whole=True)
+            rows, beats = _told(group)
+            gate = Gate(before, before, beats=beats)
+            yield from self.pass_gate(feed, partition, rows, gate, whole=True)
             yield from self.leave_gate(feed, partition, gate)
 
 
@@ -114,10 +127,35 @@ def admit_at_once(feed: Feed, partition: int, rows: pl.DataFrame) -> Iterator[Ch
     yield from outcome(feed, partition, rows, judge(feed, rows, NEVER))
 
 
-def admit(feed: Feed, partition: int, frames: Sequence[pl.DataFrame], store: Store) -> Iterator[Chunk]:
+def _told(chunks: Iterable[Chunk]) -> tuple[pl.DataFrame | None, list[Beat]]:
+    """The rows and the heartbeats of one partition, in order."""
+    frames = [from_bytes(chunk.data) for chunk in chunks if chunk.kind == Kind.CHANGES]
+    beats = [beat for chunk in chunks if chunk.kind == Kind.BEATS for beat in read_beats(chunk.data)]
+    return pl.concat(frames).sort("_o") if frames else None, sorted(beats, key=lambda beat: (beat.offset, beat.time))
+
+
+def admit(feed: Feed, partition: int, chunks: Sequence[Chunk], store: Store) -> Iterator[Chunk]:
     """Judge what a batch holds of one partition and send it on; the partition's watermark is kept in ``store``."""
-    rows = pl.concat(frames).sort("_o")
+    rows, beats = _told(chunks)
     meta = Meta.read(store)
+    before = watermark = meta.facts.get("watermark", NEVER)
+    if rows is not None:
+        verdicts = _judged(feed, partition, rows, meta, store, before, beats)
+        watermark = verdicts.watermark
+        yield from outcome(feed, partition, rows, verdicts)
+    meta.facts["watermark"], told = after(feed, partition, watermark, beats)
+    meta.write(store)
+    yield from told
+    if meta.facts["watermark"] > before:
+        for port in feed.ports:
+            if port.marks:
+                yield from mark(f"{feed.number}:{partition}", meta.facts["watermark"], port)
+
+
+def _judged(
+    feed: Feed, partition: int, rows: pl.DataFrame, meta: Meta, store: Store, before: int, beats: Sequence[Beat]
+) -> Verdicts:
+    """The verdicts on what a batch holds of one partition, whose watermark is ``before``; ``meta`` learns how far it has come."""
     expected = np.concatenate([[meta.facts.get("next", 0)], rows["_o"].to_numpy() + 1])
     if (again := rows["_o"].to_numpy() < expected[:-1]).any():
         place = int(again.argmax())
@@ -126,12 +164,5 @@ def admit(feed: Feed, partition: int, frames: Sequence[pl.DataFrame], store: Sto
             hint="report this: a batch must hold each record once",
         )
     repeats = repeats_of(feed, rows, meta, store) if feed.source.sequence is not None else None
-    before = meta.facts.get("watermark", NEVER)
-    verdicts = judge(feed, rows, before, repeats)
-    meta.facts["next"], meta.facts["watermark"] = int(expected[-1]), verdicts.watermark
-    meta.write(store)
-    yield from outcome(feed, partition, rows, verdicts)
-    if verdicts.watermark > before:
-        for port in feed.ports:
-            if port.marks:
-                yield from mark(f"{feed.number}:{partition}", verdicts.watermark, port)
+    meta.facts["next"] = int(expected[-1])
+    return judge(feed, rows, before, repeats, beats)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -16,7 +16,8 @@ from millstream.kernel.exchange.chunk import Chunk, Kind, tell
 from millstream.kernel.exchange.reports import Count
 from millstream.kernel.exchange.send import send
 from millstream.kernel.state.store import FOREVER, NEVER
-from millstream.kernel.watermarks import steps_of
+from millstream.kernel.watermarks import Micros, steps_of
+from millstream.log.heartbeat import Beat
 from millstream.plan.build import DRIVER, ORIGIN, Feed, micros
 
 ADMITTED, LATE, DUPLICATE, FUTURE, MALFORMED, HEARTBEAT = range(6)
@@ -28,21 +29,34 @@ _REACH = 8000 * _YEAR  # from 1970 on
 
 @dataclass(frozen=True, slots=True)
 class Verdicts:
-    """What became of each row, the watermark that each one met, and the watermark after them all."""
+    """What became of each row, the watermark that each one met, and the watermark after them all.
+
+    ``course`` is the watermark before each row and each heartbeat of the ledger between them, ``appended`` when these came.
+    """
 
     codes: npt.NDArray[np.int8]
-    met: npt.NDArray[np.int64]
+    met: Micros
     watermark: int
+    course: Micros
+    appended: Micros
 
 
-def judge(feed: Feed, rows: pl.DataFrame, watermark: int, repeats: npt.NDArray[np.bool_] | None = None) -> Verdicts:
+def judge(
+    feed: Feed,
+    rows: pl.DataFrame,
+    watermark: int,
+    repeats: npt.NDArray[np.bool_] | None = None,
+    told: Sequence[Beat] = (),
+) -> Verdicts:
     """Sort the rows of one partition, which are in the order of their offsets, into verdicts.
 
-    ``repeats`` says of which rows it is known that they were here before.
+    ``repeats`` says of which rows it is known that they were here before. ``told`` are heartbeats of the partition in the order of
+    their offsets; those behind the last row are left out.
     """
     size = rows.height
     codes = np.zeros(size, np.int8)
-    met = np.full(size, watermark, np.int64)
+    met = course = np.full(size, watermark, np.int64)
+    appended = rows["_a"].to_numpy()
     if repeats is not None:
         codes[repeats] = DUPLICATE
     time = feed.source.time
@@ -50,7 +64,7 @@ def judge(feed: Feed, rows: pl.DataFrame, watermark: int, repeats: npt.NDArray[n
     beat = rows["_beat"].is_not_null().to_numpy()
     if time is not None:
         times = rows["_t"].fill_null(NEVER).to_numpy()
-        newest = rows["_a"].to_numpy() + micros(time.ahead)
+        newest = appended + micros(time.ahead)
         codes[(codes == ADMITTED) & (times > newest)] = FUTURE
         beats = rows["_beat"].fill_null(NEVER).to_numpy()
         far = (beats > newest) & (beats < FOREVER)
@@ -58,12 +72,30 @@ def judge(feed: Feed, rows: pl.DataFrame, watermark: int, repeats: npt.NDArray[n
         raised = np.where(codes == ADMITTED, times - micros(time.delay), NEVER)
         raised = np.where(bad, NEVER, raised)
         raised = np.where(beat, beats, raised)
+        appended, raised, places = _with_beats(rows, raised, told)
         highest = np.maximum.accumulate(np.concatenate([[watermark], raised]))
-        met, watermark = highest[:-1], int(highest[-1])
+        course, watermark = highest[:-1], int(highest[-1])
+        met = course[places]
         codes[(codes == ADMITTED) & (times < met - micros(time.lateness))] = LATE
     codes[bad] = MALFORMED
     codes[beat] = HEARTBEAT
-    return Verdicts(codes, met, watermark)
+    return Verdicts(codes, met, watermark, course, appended)
+
+
+def _with_beats(rows: pl.DataFrame, raised: Micros, beats: Sequence[Beat]) -> tuple[Micros, Micros, Micros]:
+    """When rows came, and to what they raise the watermark, with heartbeats in between; and the places of the rows among these.
+
+    A heartbeat comes before the record of its offset.
+    """
+    appended, offsets = rows["_a"].to_numpy(), rows["_o"].to_numpy()
+    between = [beat for beat in beats if len(offsets) and beat.offset <= offsets[-1]]
+    at = np.searchsorted(offsets, np.array([beat.offset for beat in between], np.int64))
+    places = np.arange(len(offsets)) + np.searchsorted(at, np.arange(len(offsets)), side="right")
+    return (
+        np.insert(appended, at, [_came(beat) for beat in between]),
+        np.insert(raised, at, [beat.time for beat in between]),
+        places,
+    )
 
 
 def outcome(feed: Feed, partition: int, rows: pl.DataFrame, verdicts: Verdicts) -> Iterator[Chunk]:
@@ -84,7 +116,7 @@ def outcome(feed: Feed, partition: int, rows: pl.DataFrame, verdicts: Verdicts) 
                 yield from send(late, port, partition)
         else:
             yield from send(good if port.stage == DRIVER else bare, port, partition)
-    if feed.clocks and (steps := steps_of(rows["_a"].to_numpy(), verdicts.met, verdicts.watermark)).marks.size:
+    if feed.clocks and (steps := steps_of(verdicts.appended, verdicts.course, verdicts.watermark)).marks.size:
         for port in feed.clocks:
             yield from tell(f"{feed.number}:{partition}", steps, port)
     refused = (codes != ADMITTED) & (codes != HEARTBEAT)
@@ -109,6 +141,26 @@ def outcome(feed: Feed, partition: int, rows: pl.DataFrame, verdicts: Verdicts) 
         appended=int(rows.filter(codes != HEARTBEAT)["_a"].max()) if counts[HEARTBEAT] < len(codes) else None,  # type: ignore[arg-type]
     )
     yield Chunk.own(DRIVER, feed.number, partition, Kind.COUNT, msgspec.msgpack.encode(count))
+
+
+def after(feed: Feed, partition: int, watermark: int, beats: Sequence[Beat]) -> tuple[int, list[Chunk]]:
+    """The watermark after the heartbeats behind a partition's last record, and what is told of it, marks aside."""
+    rising = [beat for beat in beats if beat.time > watermark]
+    if not rising:
+        return watermark, []
+    reached = max(beat.time for beat in rising)
+    count = Count(feed.source.topic, partition, 0, 0, 0, 0, 0, 0, 0, 0, 0, reached)
+    chunks = [Chunk.own(DRIVER, feed.number, partition, Kind.COUNT, msgspec.msgpack.encode(count))]
+    times, told = (
+        np.array(each, np.int64) for each in zip(*((_came(beat), beat.time) for beat in rising), strict=True)
+    )
+    steps = steps_of(times, np.maximum.accumulate(np.concatenate([[watermark], told]))[:-1], reached)
+    return reached, chunks + [each for port in feed.clocks for each in tell(f"{feed.number}:{partition}", steps, port)]
+
+
+def _came(beat: Beat) -> int:
+    """When a heartbeat came: one that no batch had before comes after everything that its batch reads."""
+    return FOREVER if beat.appended is None else beat.appended
 
 
 def _rejects(rows: pl.DataFrame, verdicts: Verdicts, refused: npt.NDArray[np.bool_]) -> pl.DataFrame:

@@ -6,7 +6,7 @@ carries bytes. Rows are an Arrow stream with its schema, so a chunk can be read 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -21,7 +21,8 @@ from millstream.kernel.exchange.bucket_labels import labels
 from millstream.kernel.exchange.projection import compiled
 from millstream.kernel.state.hash import hash_columns
 from millstream.kernel.zset import WEIGHT
-from millstream.plan.build import DRIVER, Port
+from millstream.log.heartbeat import Beat
+from millstream.plan.build import ADMIT, DRIVER, Port
 from millstream.plan.chain import Computed
 from millstream.relation.functions import Function
 from millstream.scalar.function import with_calls
@@ -44,6 +45,8 @@ class Kind(IntEnum):
     """Partial sums of changes; see :mod:`millstream.kernel.aggregates.preaggregate`."""
     STEPS = 7
     """How a mark went on while records were appended; see :mod:`millstream.kernel.watermarks`."""
+    BEATS = 8
+    """Heartbeats of a partition, for its admission."""
 
 
 SIDES = (Kind.CHANGES, Kind.CHANGES_RIGHT)
@@ -163,6 +166,16 @@ def mark(origin: str, time: int, port: Port) -> Iterator[Chunk]:
 def read_mark(data: bytes | memoryview) -> tuple[str, int]:
     """The origin and the time of a mark."""
     return msgspec.msgpack.decode(data, type=tuple[str, int])
+
+
+def beats_chunk(feed: int, partition: int, beats: Sequence[Beat]) -> Chunk:
+    """Tell the admission of a partition its heartbeats."""
+    return Chunk.own(ADMIT, feed, partition, Kind.BEATS, msgspec.msgpack.encode(beats))
+
+
+def read_beats(data: bytes | memoryview) -> list[Beat]:
+    """The heartbeats that were told."""
+    return msgspec.msgpack.decode(data, type=list[Beat])
 
 
 def tell(origin: str, steps: Steps, port: Port) -> Iterator[Chunk]:

@@ -21,8 +21,8 @@ class Options:
     views and checkpoint first, and is refused where the log has lost what they were made from, unless ``forget_history``; it adds
     all rows of views without a key to their sinks again only with ``send_again``. ``takeover`` takes the pipeline from whoever
     runs it. ``beside`` builds a version beside the one that is stored, for
-    :mod:`millstream.runtime.rebuild`: under names of its own, and nothing is sent to sinks. Without ``heartbeats`` nothing is
-    appended to the log, so that windows close only by what comes.
+    :mod:`millstream.runtime.rebuild`: under names of its own, and nothing is sent to sinks. Without ``heartbeats``
+    windows close only by what comes.
     """
 
     once: bool = False

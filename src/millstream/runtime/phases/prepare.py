@@ -9,14 +9,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from millstream.kernel.host import Host
-from millstream.log.archive import archive_of
-from millstream.log.embedded.engine import SqliteLog
-from millstream.log.embedded.scan import Part, records_within
 from millstream.plan.prune_columns import reads_headers
 from millstream.runtime.analysis_errors import analysed
-from millstream.runtime.checkpoint import watermarks_of
-from millstream.runtime.delivery import Delivery, Position
-from millstream.runtime.heartbeats import Heartbeats
+from millstream.runtime.checkpoint import watermarks_of, write_beats
+from millstream.runtime.delivery import Delivery
+from millstream.runtime.heartbeats import Heartbeats, known_beats
 from millstream.runtime.ownership import before_of, first_rows
 from millstream.runtime.phases.claim import Claimed
 from millstream.runtime.phases.course import Course
@@ -43,8 +40,6 @@ class Prepared:
     host: Host
     """The chain as it runs, not yet told of these types."""
     heartbeats: Heartbeats
-    closed: bool
-    """Whether the end of all time is in the log already."""
     delivery: Delivery
 
 
@@ -52,8 +47,10 @@ def prepare(course: Course, claimed: Claimed, recovered: Recovered) -> Prepared:
     """Make everything ready for a query."""
     pipeline, spark, chain, position = course.pipeline, recovered.spark, recovered.chain, recovered.position
     partitions = {topic: len(found) for topic, found in claimed.bounds.items()}
-    heartbeats = Heartbeats(claimed.log, chain, position, pipeline.name, wanted=course.options.heartbeats)
+    heartbeats = _heartbeats(course, claimed, recovered)
     heartbeats.introduce(partitions)
+    if course.options.close:
+        heartbeats.close()
     with our_settings(spark, recovered.checkpoint.tasks), analysed(spark, pipeline.views.values()):
         host = _host(course, recovered, partitions)
         decoded = _decoded(course, recovered, host, partitions)
@@ -63,14 +60,26 @@ def prepare(course: Course, claimed: Claimed, recovered: Recovered) -> Prepared:
         kept = [output.name for output in chain.outputs if output.to == address and output.kept]
         writer.prepare(pipeline.name, pipeline.fingerprint(), [targets[name] for name in kept])
     senders = _senders(course, claimed, recovered, targets)
-    closed = course.options.close and _comes_at_once(course, claimed, position)
-    if closed:
-        heartbeats.close()
     writers, views = claimed.writers, pipeline.views
     delivery = Delivery(
         chain, targets, recovered.checkpoint.id, writers, position, spark, course.patience, senders, views
     )
-    return Prepared(decoded, types, host, heartbeats, closed, delivery)
+    return Prepared(decoded, types, host, heartbeats, delivery)
+
+
+def _heartbeats(course: Course, claimed: Claimed, recovered: Recovered) -> Heartbeats:
+    """The heartbeats of the run; those that another version had, or the one that is rebuilt, are met where that one met them."""
+    told = (each for writer, _ in claimed.writers.values() for each in writer.heartbeats(course.pipeline.name))
+    ends = {topic: {str(p): bound.end for p, bound in found.items()} for topic, found in claimed.bounds.items()}
+    known = known_beats(told, recovered.position.topics, ends, recovered.checkpoint.id)
+    return Heartbeats(
+        claimed.log,
+        recovered.chain,
+        recovered.position,
+        known,
+        wanted=course.options.heartbeats,
+        publish=partial(write_beats, recovered.folder),
+    )
 
 
 def _host(course: Course, recovered: Recovered, partitions: Mapping[str, int]) -> Host:
@@ -93,7 +102,7 @@ def _decoded(course: Course, recovered: Recovered, host: Host, partitions: Mappi
         kafka=pipeline.kafka or {},
         max_bytes=options.byte_limit,
         decoder=fast_path.decoder_for(spark, host),
-        watermarks=str(watermarks_of(recovered.folder)) if recovered.chain.early else "",
+        watermarks=str(watermarks_of(recovered.folder)),
         patience=course.longest if options.once else math.inf,
         headers=reads_headers(host.chain.feeds),
     )
@@ -122,18 +131,3 @@ def _senders(course: Course, claimed: Claimed, recovered: Recovered, targets: Ma
             partial(before_of, sender.wanted, view, pipeline, claimed.writers[view.to][0]),
         )
     return senders
-
-
-def _comes_at_once(course: Course, claimed: Claimed, position: Position) -> bool:
-    """Whether the first batch has all that there is, so that the end of all time may come with it."""
-    if not isinstance(claimed.log, SqliteLog):
-        return False
-    parts = [
-        Part(topic, p, position.offsets.get(topic, {}).get(p, bound.start), bound.end)
-        for topic, found in claimed.bounds.items()
-        for p, bound in found.items()
-    ]
-    waiting, heartbeats = sum(part.end - part.start for part in parts), len(parts)
-    archives = {topic: archive_of(claimed.log, topic) for topic in claimed.bounds}
-    fits = records_within(claimed.log, parts, course.options.byte_limit, archives) >= waiting
-    return fits and 0 < waiting <= course.options.rate_limit - heartbeats

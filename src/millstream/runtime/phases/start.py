@@ -37,6 +37,7 @@ def start(course: Course, claimed: Claimed, recovered: Recovered, prepared: Prep
 
     with our_settings(recovered.spark, recovered.checkpoint.tasks):
         write_watermarks(recovered.folder, recovered.position.watermarks)
+        prepared.heartbeats.settle()
         seconds = course.options.interval.total_seconds()
         return (
             staged(prepared.decoded, Host(host.chain, host.partitions, prepared.types, host.aside))
@@ -54,14 +55,15 @@ def _deliver(
     position = recovered.position
     try:
         failpoint("run.before_delivery")
-        planned = secure(recovered.folder, batch)
+        plan = secure(recovered.folder, batch)
         topics = course.patience.call("log", partial(ids_of, claimed.log, sorted(claimed.bounds)))
         check_same(course.pipeline.name, position.topics, topics)
-        delivered = prepared.delivery.deliver(frame, batch, planned)
+        delivered = prepared.delivery.deliver(frame, batch, *plan)
         if recovered.aside is not None:
             spill.clear(recovered.aside)
         failpoint("run.after_delivery")
         write_watermarks(recovered.folder, position.watermarks)
+        prepared.heartbeats.settle()
         progress = _progress(course.progress, claimed, recovered, delivered)
         course.advance(progress, {topic: dict(found) for topic, found in position.offsets.items()})
     except BaseException as error:

@@ -50,7 +50,6 @@ def attend(course: Course, claimed: Claimed, recovered: Recovered, prepared: Pre
 def _watch(course: Course, claimed: Claimed, recovered: Recovered, prepared: Prepared, query: StreamingQuery) -> None:
     log, topics, once = claimed.log, sorted(claimed.bounds), course.options.once
     caught_up = CaughtUp.at_the_end_of(log, topics, query) if once else None
-    closed = prepared.closed or not course.options.close
     away: float | None = None
     looked = 0.0
     while not course.stop.is_set():
@@ -64,11 +63,8 @@ def _watch(course: Course, claimed: Claimed, recovered: Recovered, prepared: Pre
             looked = _look(log, topics, looked)
             if caught_up is None:
                 prepared.heartbeats.beat(query, time.time_ns() // 1000)
-            elif caught_up.done(course.reached):
-                if prepared.heartbeats.beat(query, None) or not closed:
-                    if not closed:
-                        prepared.heartbeats.close()
-                        closed = True
+            elif caught_up.done(course.reached) and not prepared.heartbeats.waiting():
+                if prepared.heartbeats.beat(query, None):
                     caught_up = CaughtUp.at_the_end_of(log, topics, query)
                 else:
                     return
