@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import PurePath
 from typing import Any
 
+from millstream.address import parse_log
 from millstream.capture.contract import Source
 from millstream.errors import ConfigError, MachineError
 from millstream.secret import redacted
@@ -34,6 +35,11 @@ def name_of(address: str) -> str:
     """
     last = re.split(r"[/:]", address.partition("?")[0])[-1]
     return re.sub(r"[^A-Za-z0-9_-]", "_", PurePath(last).stem) or "capture"
+
+
+def absolute(address: str) -> str:
+    """The address as others see it, who are in another folder."""
+    return str(parse_log(address).absolute()) if address.startswith("sqlite:") else address
 
 
 def open_source(address: str, tables: Sequence[str], name: str, *, allow: Collection[str] = ()) -> Source:

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from millstream.capture.control import check_name
 from millstream.capture.definition import CaptureDefinition
 from millstream.capture.loop import HELD_SINCE_EVER, Report, Settings, capture
-from millstream.capture.opening import EXPECTED, is_address, name_of, open_source
+from millstream.capture.opening import EXPECTED, absolute, is_address, name_of, open_source
 from millstream.capture.outbox import Outbox
 from millstream.cli.logs import logging_options
 from millstream.cli.output import json_line, log_option, opened, opened_pipeline, parse_time, stderr
@@ -117,7 +117,7 @@ def _capture(found: CaptureDefinition, log_url: str | None, since: datetime, *, 
     wanted = [*found.tables, *([outbox] if outbox and outbox not in found.tables else [])]
     chosen = Settings(
         found.name,
-        found.source,
+        absolute(found.source),
         since=since,
         partitions=found.partitions,
         refused=found.refused,
