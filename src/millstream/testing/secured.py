@@ -30,7 +30,7 @@ class Secured:
     def settings(self) -> dict[str, str]:
         """Those of the broker."""
         doors = {"SASL_SSL": self._port, "SSL": self.certified, "PLAINTEXT": self._inner}
-        door = "listener.name.sasl_ssl"
+        listener = "listener.name.sasl_ssl"
         return {
             "listeners": ",".join(f"{name}://127.0.0.1:{port}" for name, port in doors.items()),
             "listener.security.protocol.map": ",".join(f"{name}:{name}" for name in doors) + ",CONTROLLER:PLAINTEXT",
@@ -40,9 +40,9 @@ class Secured:
             "ssl.truststore.location": str(self.folder / "ca.pem"),
             "listener.name.ssl.ssl.client.auth": "required",
             "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,OAUTHBEARER",
-            f"{door}.plain.sasl.jaas.config": f'{_LOGIN}.plain.PlainLoginModule required user_{USER}="{self._password}";',
-            f"{door}.scram-sha-256.sasl.jaas.config": f"{_LOGIN}.scram.ScramLoginModule required;",
-            f"{door}.oauthbearer.sasl.jaas.config": f"{_LOGIN}.oauthbearer.OAuthBearerLoginModule required"
+            f"{listener}.plain.sasl.jaas.config": f'{_LOGIN}.plain.PlainLoginModule required user_{USER}="{self._password}";',
+            f"{listener}.scram-sha-256.sasl.jaas.config": f"{_LOGIN}.scram.ScramLoginModule required;",
+            f"{listener}.oauthbearer.sasl.jaas.config": f"{_LOGIN}.oauthbearer.OAuthBearerLoginModule required"
             f' unsecuredLoginStringClaim_sub="{USER}";',
         }
 

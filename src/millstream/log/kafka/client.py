@@ -74,10 +74,10 @@ class Errors:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         ours: Exception
         if error is None:
-            self.log.door.listen()
+            self.log.connection.listen()
             return
         if (said := kafkas_own(error)) is not None:
-            ours = translate(said.args[0], self.log.url, self.topic, self.log.door.why())
+            ours = translate(said.args[0], self.log.url, self.topic, self.log.connection.why())
         elif isinstance(error, TimeoutError):  # of a future, which was not settled in time
             ours = LogUnavailable(
                 f"{self.log.url}: no answer within {TIMEOUT:.0f} s", hint="is the broker up? `millstream doctor` looks"

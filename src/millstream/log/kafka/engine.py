@@ -35,13 +35,13 @@ from millstream.log.contract import (
 )
 from millstream.log.kafka.append import Appender
 from millstream.log.kafka.client import MOVING, TIMEOUT, Errors, Hidden, ck, ck_admin, to_configs
-from millstream.log.kafka.door import Door
+from millstream.log.kafka.connection import AdminConnection
 from millstream.log.kafka.names import client_settings
 from millstream.log.kafka.offsets import first_since, of_group, of_partitions
 from millstream.log.kafka.sequence import SEQUENCES
 
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
-_HEARSAY = 1.0  # seconds in which all brokers have heard of a topic that is new
+_METADATA_LAG = 1.0  # seconds in which all brokers have heard of a topic that is new
 _AHEAD = 3_600_000  # milliseconds by which clocks of producers may be ahead of the broker's
 
 
@@ -58,12 +58,12 @@ class KafkaLog(Log):
     ) -> None:
         self.url = f"kafka://{servers}"
         self.client = dict(client or client_settings(servers, settings or {}))
-        self.door = Door(self.client, self.url)
+        self.connection = AdminConnection(self.client, self.url)
         self._topics: dict[str, tuple[float, Topic]] = {}
         self._hidden = Hidden(self.url)
         self._appender = Appender(self)
         self._brokers = 1
-        self.door.reach()  # an address where nothing listens is an error now, not at the first append
+        self.connection.reach()  # an address where nothing listens is an error now, not at the first append
 
     # topics
 
@@ -145,7 +145,7 @@ class KafkaLog(Log):
         while True:
             if found := self._describe([name]):
                 return found
-            if time.monotonic() - started > (_HEARSAY if self._brokers > 1 else 0.0):
+            if time.monotonic() - started > (_METADATA_LAG if self._brokers > 1 else 0.0):
                 return []
             time.sleep(0.02)
 
@@ -349,11 +349,11 @@ class KafkaLog(Log):
     @property
     def admin(self) -> Any:
         """The client of administration, which changes when a broker was away."""
-        return self.door.admin
+        return self.connection.admin
 
     def renew_admin(self) -> None:
         """Begin with a new client: one that was waiting for a coordinator when its broker died waits for ever."""
-        self.door = Door(self.client, self.url)
+        self.connection = AdminConnection(self.client, self.url)
 
     def errors(self, topic: str = "") -> Errors:
         """Turn Kafka's errors into ours."""

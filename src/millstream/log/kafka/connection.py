@@ -1,6 +1,6 @@
-"""The way into a cluster: the client of administration, and why brokers do not let it in.
+"""The connection to a cluster: the client of administration, and why brokers refuse it.
 
-librdkafka keeps trying, and calls only time out: what brokers said comes by a callback, which is listened to here.
+librdkafka keeps trying, and its calls only time out. What brokers said comes by a callback, which is kept here.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _REFUSED = {
         "kafka.ssl.certificate.location and kafka.ssl.key.location name it and its key, files in PEM's form",
     ),
     "mechanism handshake failed": (
-        "this way to say who one is has no meaning there",
+        "it does not support this SASL mechanism",
         "kafka.sasl.mechanisms is one of those that the broker supports; is it the port for users?",
     ),
     "Authentication failed|authentication failed": (
@@ -37,8 +37,8 @@ _REFUSED = {
 """What brokers, or TLS, say for certain: what it means, and what to do. Whatever else they say may be of a broker that goes."""
 
 
-class Door:
-    """A client of administration, with what is said aside of its calls."""
+class AdminConnection:
+    """A client of administration, with the errors of its connections, which come beside its calls."""
 
     def __init__(self, client: Mapping[str, str], url: str) -> None:
         self.url = url
