@@ -121,14 +121,12 @@ def command(
 
     \b
     Examples:
-      millstream run shop.py
-      millstream run shop.py --once --json
-      millstream run shop.sql --once --close
+      millstream run shop.sql --once --json
       millstream run shop.py --batch --close --until 2026-02-01T00:00Z --out january
     """
-    _refuse_mixture(click.get_current_context(), batch=batch)
     from millstream.runtime.run import run
 
+    _refuse_mixture(click.get_current_context(), batch=batch)
     pipeline = opened_pipeline(file, log_url, master=master, conf=conf)
     if batch:
         _run_batch(pipeline, first, until, close=close, to=to, out=out, forget_history=forget_history, as_json=as_json)
