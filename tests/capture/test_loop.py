@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from millstream.capture import rows as rows_module
+from millstream.capture.appender import CHANGES
 from millstream.capture.control import CONTROL, read_known, request
 from millstream.capture.diff import compare
 from millstream.capture.loop import capture
@@ -393,3 +394,12 @@ def test_the_control_topic_is_cleaned_while_it_runs(log: Log, database: Database
     source.close()
     assert once(log, database).changes == 0
     assert same(log, database) == 1
+
+
+def test_a_transaction_beyond_what_goes_in_together_is_still_one_append(log: Log, database: Database) -> None:
+    database.made(rows=CHANGES + 2000)
+    once(log, database)
+    database.run("UPDATE a SET v = v + 1")
+    assert once(log, database).changes == CHANGES + 2000
+    assert len({record.appended for record in records_of(log, database.topic("a")) if record.timestamp > 0}) == 1
+    assert same(log, database) == CHANGES + 2000
