@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 
 import pytest
 
+from millstream.capture.appender import Appender, Unit
 from millstream.capture.control import CONTROL, read_known
 from millstream.capture.loop import capture
 from millstream.errors import CaptureFenced
@@ -17,8 +17,6 @@ from tests.capture.databases import MariaDb, writing
 from tests.capture.process import Running, once, running, same, settings, started
 from tests.capture.topics import envelopes, fold
 from tests.waiting import until
-
-_NUMBERS = itertools.count()
 
 
 @pytest.fixture
@@ -85,16 +83,17 @@ def test_a_large_transaction_is_cut_and_goes_on_where_it_was_cut(
             do(f"INSERT INTO a VALUES ({one}, {one}, 'x')")
         do("UPDATE a SET v = v + 1")
         do("COMMIT")
-    stopped, count = database.source("a", "b"), itertools.count(1)
+    stopped, append = database.source("a", "b"), Appender._append
 
-    def fail(name: str) -> None:
-        if name == "capture.append" and next(count) == 4:  # the note of the tables and two pieces are in
-            raise RuntimeError(name)
+    def fail(appender: Appender, unit: Unit) -> None:
+        if unit.progress is not None and unit.progress.done > 20:
+            raise RuntimeError("the log is broken")
+        append(appender, unit)
 
     with monkeypatch.context() as patch:
-        patch.setattr("millstream.capture.appender.failpoint", fail)
+        patch.setattr(Appender, "_append", fail)
         patch.setattr("millstream.capture.appender.CHANGES", 1)  # each piece is an append of its own
-        with pytest.raises(RuntimeError, match=r"capture\.append"):
+        with pytest.raises(RuntimeError, match="the log is broken"):
             capture(log, stopped, settings(database, most=10), once=True)
     stopped.close()
     progress = read_known(log)["shop"].progress
