@@ -62,6 +62,7 @@ LONG = {  # what computes for seconds, or asks the disk for a thousand files
     "kernel/operators/test_session.py::test_an_endless_stream_of_sessions_keeps_no_more_state_as_it_goes_on",
     "kernel/operators/test_session.py::test_sessions_are_those_of_all_rows_whatever_the_batches",
     "kernel/test_final.py::test_the_first_of_a_window_appear_when_it_is_over",
+    "kernel/test_gate.py::test_heartbeats_raise_the_watermark_alike_there_and_where_batches_are_cut_otherwise",
     "kernel/test_gate.py::test_records_are_judged_alike_where_they_are_read_and_in_a_stage",
     "kernel/test_late_table.py",
     "kernel/test_mutants.py",

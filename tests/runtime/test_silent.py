@@ -18,9 +18,11 @@ from millstream.kernel.state.store import FOREVER
 from millstream.log import Log, open_log
 from millstream.log.partitioner import partition_of
 from millstream.pipeline import Pipeline
+from millstream.runtime.checkpoint import open_checkpoint
 from millstream.runtime.offset_log import plan_of
 from millstream.runtime.rebuild import rebuild
 from millstream.runtime.run import run
+from millstream.runtime.setup import chain_of
 from millstream.runtime.time_travel import as_of
 from millstream.runtime.verify import verify
 from millstream.testing import KafkaBroker
@@ -121,6 +123,28 @@ def test_windows_close_beside_a_silent_partition_and_every_replay_gives_the_same
         assert verify(made, spark=spark).equal
     rebuild(made, spark=spark, rate_limit=9)
     assert held(made) == whole
+    assert verify(made, spark=spark).equal
+
+
+def test_a_checkpoint_that_admits_records_in_a_stage_goes_on_and_its_windows_close(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    made = ticks(tmp_path, f"sqlite:{tmp_path / 'log.db'}", "clicks")
+    with open_log(made.log, create=True) as log:
+        starts = {topic: dict.fromkeys(range(2), 0) for topic in ("clicks", "clicks-rates")}
+        for topic in starts:
+            log.create_topic(topic, 2)
+        ids = {topic: log.topic_id(topic) for topic in starts}
+        tasks = spark.sparkContext.defaultParallelism
+        checkpoint = open_checkpoint(tmp_path / "check", made, chain_of(made), starts, None, tasks, topics=ids)
+        assert not checkpoint.early
+        log.append("clicks", [at(second) for second in range(0, 200, 10)])
+        run(made, spark=spark, once=True)
+        assert made.views["closed"].to_polars()["n"].to_list() == [6, 6, 6]
+        log.append("clicks", [at(20, 1), at(230, 1)])
+        assert run(made, spark=spark, once=True, close=True).late == 1
+        assert made.views["closed"].to_polars()["n"].to_list() == [6, 6, 6, 3]
+        assert ends(log, "clicks") == [20, 2]
     assert verify(made, spark=spark).equal
 
 
