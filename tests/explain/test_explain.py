@@ -521,3 +521,10 @@ def test_where_changes_go_is_told_with_how_surely() -> None:
     assert "?ttl=90m as a cache: a row is gone 1 hour 30 minutes after it was written last, exactly once" in text
     assert "as documents, which a repeat does not change, at least once (sink far)" in text
     assert "to print() as changes with ids, at most once (sink bell)" in text
+
+
+def test_on_kafka_it_says_by_which_times_batches_are_cut() -> None:
+    for log, said in (("kafka://localhost:9092", True), ("sqlite:shop.db", False)):
+        shop = Pipeline("shop", log=log)
+        shop.view("all", shop.stream("clicks", "page string"))
+        assert ("message.timestamp.type=CreateTime by the times of its producers" in str(explain(shop))) is said

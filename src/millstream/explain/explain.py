@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from millstream.address import NOWHERE
 from millstream.explain.report import Arrow, Explanation, Runs, Step, ViewStep
 from millstream.explain.wording import Wording
+from millstream.log.capabilities import capabilities_of
 from millstream.plan.build import build_chain
 from millstream.plan.chain import ADMIT, Chain, Feed, Operator, Output, Port, ViewPlan
 from millstream.plan.growth import growth
@@ -59,6 +60,7 @@ def explain(pipeline: Defined) -> Explanation:
     made = explain_chain(pipeline.name, replace(chain, early=True))
     return replace(
         made,
+        stamped=capabilities_of(pipeline.log).stamps,
         views=tuple(
             replace(view, sends=tuple(each.told for each in pipeline.sinks.values() if each.view == view.name))
             for view in made.views

@@ -86,6 +86,8 @@ class Explanation:
     steps: tuple[Step, ...]
     arrows: tuple[Arrow, ...]
     views: tuple[ViewStep, ...]
+    stamped: bool = True
+    """Whether the log itself says of every record when it was appended, by which batches are cut."""
 
     def only(self, name: str) -> Explanation:
         """Explain one view: what it is made of, and nothing else."""
@@ -151,6 +153,11 @@ def _warnings(explanation: Explanation) -> Iterator[str]:
     for view in explanation.views:
         if view.not_replayable:
             yield f"not replayable: view {view.name}, by {'; '.join(view.not_replayable)}"
+    if not explanation.stamped:
+        yield (
+            "batches are cut over all topics by append time; a topic with message.timestamp.type=CreateTime by the times of its producers,"
+            " where a record that is older than one before it counts as that one"
+        )
 
 
 def _inputs(

@@ -22,10 +22,12 @@ class Capabilities:
     """The number of a producer that appends nothing for long is forgotten."""
     batch: int
     """So many events of one append, and the append itself costs little beside them."""
+    stamps: bool
+    """The log itself says of every record when it was appended; otherwise a topic's setting may leave that to its producers."""
 
 
-EMBEDDED = Capabilities(local_file=True, maintains=True, sequences_expire=False, batch=1_000)
-KAFKA = Capabilities(local_file=False, maintains=False, sequences_expire=True, batch=50_000)
+EMBEDDED = Capabilities(local_file=True, maintains=True, sequences_expire=False, batch=1_000, stamps=True)
+KAFKA = Capabilities(local_file=False, maintains=False, sequences_expire=True, batch=50_000, stamps=False)
 
 
 def capabilities_of(address: str) -> Capabilities:
