@@ -6,7 +6,8 @@ import psycopg
 import pytest
 
 from millstream.capture.postgres import server
-from millstream.errors import CaptureError, CaptureUnavailable, TableChanged
+from millstream.capture.postgres.position import lsn_of
+from millstream.errors import CaptureError, CaptureGap, CaptureUnavailable, TableChanged
 from tests.capture.postgres.test_faults import tables, writing
 from tests.capture.postgres.world import Rows, World, fold, key_of, rows_of
 from tests.waiting import until
@@ -135,3 +136,33 @@ def test_odd_names_are_read_as_they_are(world: World) -> None:
     world.run("""INSERT INTO "Sch""ema"."T %s" VALUES (1, 'x'), (2, NULL)""")
     rows = fold(world.changes(source, position), {})["T %s"]
     assert rows == rows_of(source, "T %s") == {(1,): {"I d": 1, "ü'": "x"}, (2,): {"I d": 2, "ü'": None}}
+
+
+def test_the_end_has_every_commit_that_others_see_and_waits_for_no_open_transaction(world: World) -> None:
+    tables(world)
+    with world.opened("a") as (source, _), world.connect() as open_one, world.connect() as hasty:
+        open_one.execute("BEGIN; INSERT INTO a VALUES (1000, 0, 'open')")
+        hasty.execute("SET synchronous_commit = off")
+        for number in range(20):
+            hasty.execute(b"INSERT INTO a VALUES (%d, 0, 'x')" % number)
+            end = source.end()
+            ((flushed,),) = world.run("SELECT pg_current_wal_flush_lsn()::text")
+            assert lsn_of(end["lsn"]) <= lsn_of(flushed)
+            assert [each.after["id"] for each in world.changes(source, end) if each.after] == []
+        open_one.execute("COMMIT")
+        assert [each.after["id"] for each in world.changes(source, end) if each.after] == [1000]
+
+
+def test_the_end_of_a_server_at_rest_is_where_it_was(world: World) -> None:
+    tables(world)
+    with world.opened("a") as (source, _):
+        source.end()
+        until(lambda: source.end() == source.end())
+
+
+def test_a_capture_that_is_gone_has_no_end(world: World) -> None:
+    tables(world)
+    with world.opened("a") as (source, _):
+        source.remove()
+        with pytest.raises(CaptureGap, match="no replication slot"):
+            source.end()

@@ -63,6 +63,14 @@ def end_of(ask: Ask) -> int:
     return lsn_of(ask("SELECT pg_current_wal_flush_lsn()::text")[0][0])
 
 
+def end_of_commits(ask: Ask) -> int:
+    """Where the write-ahead log ends, with every commit that others see: one that did not wait for the disk is there when this returns."""
+    if ask("SELECT pg_current_wal_insert_lsn() > pg_current_wal_flush_lsn()") == [(True,)]:
+        ask("SET synchronous_commit = local")
+        ask("SELECT pg_logical_emit_message(true, 'millstream', '')")  # its commit takes those before it to the disk
+    return end_of(ask)
+
+
 def beat_of(ask: Ask) -> float:
     """How often the server must hear of us, in seconds."""
     ((millis,),) = ask("SELECT setting::int FROM pg_settings WHERE name = 'wal_sender_timeout'")

@@ -26,7 +26,7 @@ from millstream.capture.postgres.publication import (
     slot_is_lost,
 )
 from millstream.capture.postgres.server import Ask, Server, quoted, undecodable
-from millstream.capture.postgres.settings import beat_of, check_settings, check_system, end_of, identify
+from millstream.capture.postgres.settings import beat_of, check_settings, check_system, end_of, end_of_commits, identify
 from millstream.capture.postgres.snapshot import PostgresSnapshot
 from millstream.capture.postgres.stream import NOTHING, Stream
 from millstream.capture.postgres.tables import Described, names_of, read_tables
@@ -114,12 +114,7 @@ class PostgresSource(Source):
     def snapshot(self, tables: Sequence[Table]) -> PostgresSnapshot:
         """Begin to read what is there now. The slot must be there: what it keeps reaches back to before the snapshot."""
         with self._server.asking() as ask:
-            with self._server.asking(replication=True) as replication:
-                system, timeline = identify(replication)
-            check_slot(ask, self._slot, None)
-            publication, numbers = check_publication(ask, self._slot, self._described(ask))
-            at = At(system, timeline, 0, publication, numbers)
-            snapshot = PostgresSnapshot(self._server, tables, at.said, rows=self._rows)
+            snapshot = PostgresSnapshot(self._server, tables, self._at(ask).said, rows=self._rows)
             try:
                 snapshot.check(read_tables(ask, [(each.schema, each.name) for each in tables], self._types))
             except BaseException:
@@ -159,6 +154,11 @@ class PostgresSource(Source):
         if self._stream is not None:
             self._stream.acknowledge(self._acknowledged)
 
+    def end(self) -> Position:
+        """Where the database is now; no open transaction is waited for."""
+        with self._server.asking() as ask:
+            return self._at(ask).said(end_of_commits(ask))
+
     def remove(self) -> None:
         """Drop the slot, which else keeps the write-ahead log for ever, and the publication."""
         self.close()
@@ -180,6 +180,14 @@ class PostgresSource(Source):
                 if slot_is_free(ask, self._slot, last=time.monotonic() > deadline):
                     return
             time.sleep(0.2)
+
+    def _at(self, ask: Ask) -> At:
+        """What a position says beside an LSN; an error if slot or publication is not there."""
+        with self._server.asking(replication=True) as replication:
+            system, timeline = identify(replication)
+        check_slot(ask, self._slot, None)
+        publication, numbers = check_publication(ask, self._slot, self._described(ask))
+        return At(system, timeline, 0, publication, numbers)
 
     def _described(self, ask: Ask) -> tuple[Described, ...]:
         return read_tables(ask, self._names, self._types)
