@@ -21,7 +21,7 @@ Rows = dict[str, dict[tuple[Any, ...], dict[str, Any]]]
 Read = list[tuple[Transaction, list[Change]]]
 FOREIGN: dict[str, Position] = {
     "mariadb": {"server": "mariadb 1", "file": "binlog.000001", "byte": 4, "made": 1, "gtid": ""},
-    "postgresql": {"system": "7", "timeline": 1, "lsn": "0/1"},
+    "postgresql": {"system": "7", "timeline": 1, "lsn": "0/1", "publication": 1, "tables": {}},
     "sqlite": {"capture": "0", "seq": 1, "made": 1},
     "none": {},
 }
@@ -227,6 +227,15 @@ class CaptureContract:
             found = self.changes(database, again, position)
             assert [each.after["id"] for each in found if each.after] == list(range(100))
             again.close()
+
+    def test_what_is_committed_is_not_behind_the_end(self, database: Database) -> None:
+        with self.begun(database) as (source, position):
+            for number in range(3):
+                database.run(f"INSERT INTO b VALUES ({number}, 1)")
+                end = source.end()
+            database.run("INSERT INTO b VALUES (7, 7)")
+            assert [each.after for each in self.changes(database, source, end)] == [{"id": 7, "v": 7}]
+            assert len(self.changes(database, source, position)) == 4
 
     def test_changes_of_a_key_come_in_their_order(self, database: Database) -> None:
         with self.begun(database) as (source, position):
