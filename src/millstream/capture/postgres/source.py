@@ -81,6 +81,7 @@ class PostgresSource(Source):
         self._types = Types()
         self._stream: Stream | None = None
         self._acknowledged = 0
+        self._end = 0
 
     def tables(self) -> tuple[Table, ...]:
         """The captured tables as they are now."""
@@ -155,9 +156,11 @@ class PostgresSource(Source):
             self._stream.acknowledge(self._acknowledged)
 
     def end(self) -> Position:
-        """Where the database is now; no open transaction is waited for."""
+        """Where the database is now; no open transaction is waited for. Who reads changes is told when it has come there."""
         with self._server.asking() as ask:
-            return self._at(ask).said(end_of_commits(ask))
+            at = self._at(ask)
+            self._end = end_of_commits(ask)
+        return at.said(self._end)
 
     def remove(self) -> None:
         """Drop the slot, which else keeps the write-ahead log for ever, and the publication."""
@@ -228,7 +231,7 @@ class PostgresSource(Source):
                     yield found
             if heard.end:
                 reader.looked(heard.end)
-            now, tell = time.monotonic(), heard.asked or reader.lsn - place >= _FAR
+            now, tell = time.monotonic(), heard.asked or reader.lsn - place >= _FAR or place < self._end <= reader.lsn
             if now - looked >= _LOOK:
                 self._checked(ask, reader, captured)
                 looked, tell = now, True
