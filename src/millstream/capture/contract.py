@@ -8,11 +8,11 @@ what mends it, never a gap.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 Position = Mapping[str, Any]
 """Where to go on, as JSON; what is in it is the source's own."""
@@ -42,6 +42,10 @@ class Table:
     def full_name(self) -> str:
         """With its schema, where it has one."""
         return f"{self.schema}.{self.name}" if self.schema else self.name
+
+
+Remembered: TypeAlias = Callable[[Table, Row, str], Any]
+"""Gives the last value of a column of the row with this key, as the changes before have left it; KeyError if it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +113,12 @@ class Source(ABC):
     @abstractmethod
     def acknowledge(self, position: Position) -> None:
         """Everything up to there is in the log, durably: the database may forget it."""
+
+    def remember(self, remembered: Remembered) -> None:  # noqa: B027  most databases tell whole rows
+        """Ask this for values that the database does not tell because they are as they were; before ``changes``.
+
+        It is asked while a change is read, when the ones before it have been taken.
+        """
 
     def end(self) -> Position:
         """Where the database is now: what is committed already is not after it."""

@@ -8,25 +8,27 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from msgspec.structs import replace
 
 from millstream.capture.appender import Appender, Unit
-from millstream.capture.contract import Position, Source, Table, Transaction, closed
+from millstream.capture.contract import Position, Row, Source, Table, Transaction, closed
 from millstream.capture.control import CONTROL, Control, Followed, Known, Progress
 from millstream.capture.following import OnChange, check_same, ensure_topics, followed
+from millstream.capture.large import Large
 from millstream.capture.order import order_of
 from millstream.capture.outbox import Outbox
-from millstream.capture.reading import live_keys
+from millstream.capture.reading import live_keys, records_of
 from millstream.capture.requests import Requests
 from millstream.capture.rows import Rows
 from millstream.capture.transacting import CHANGES, Transactions
 from millstream.capture.writing import Refused, Writer
 from millstream.errors import LogFailed, LogUnavailable
-from millstream.event import from_millis
+from millstream.event import Record, from_millis
 from millstream.failpoint import failpoint
 from millstream.log.contract import Log
 
@@ -101,6 +103,10 @@ def capture(
                 run.close()
 
 
+class _Stopped(Exception):
+    """The capture is to end within a transaction: what is not in the log of it comes again."""
+
+
 class _Run:
     """A capture from its claim of the name until it ends, or the log is away."""
 
@@ -126,6 +132,8 @@ class _Run:
         self._acknowledged: Progress | None = None
         self._noted = self._cleaned = self._looked = self._turn = time.monotonic()
         self._appender = Appender(control)
+        self._large = Large(self._records)
+        self._beyond = False
 
     @property
     def has_appended(self) -> bool:
@@ -135,6 +143,7 @@ class _Run:
     def run(self, once: bool) -> Report:
         """Read what is there, then follow the changes."""
         self._source.prepare(self._progress.position)
+        self._source.remember(self._last)
         tables = self._source.tables()
         self._progress = replace(self._progress, connector=self._source.connector, source=self._settings.source)
         self._follow(tables)
@@ -155,6 +164,7 @@ class _Run:
         """End the thread and let go of the snapshot."""
         self._appender.close()
         self._requests.close()
+        self._large.close()
         if self._rows is not None:
             self._rows.close()
 
@@ -181,6 +191,7 @@ class _Run:
             self._source.connector,
             settings.name,
             self._live,
+            self._large,
             self._seen,
             whole=self._log.capabilities.local_file,
             most=settings.most,
@@ -237,6 +248,18 @@ class _Run:
         self._appender.drain()
         return live_keys(self._log, topic)
 
+    def _records(self, topic: str) -> Iterator[Record]:
+        self._appender.drain()
+        return records_of(self._log, topic)
+
+    def _last(self, table: Table, key: Row, column: str) -> Any:
+        """A value that the database does not tell; of a table whose rows are on their way, when they are all in."""
+        while self._beyond and self._rows is not None and table.full_name in self._rows.tables:
+            self._some_rows()
+            if self._stop.is_set():
+                raise _Stopped
+        return self._transactions.last(table, key, column)
+
     # changes
 
     def _stream(self, position: Position, once: bool) -> None:
@@ -245,7 +268,10 @@ class _Run:
             for transaction in changes:
                 self._appender.check()
                 if transaction is not None:
-                    self._take(transaction)
+                    try:
+                        self._take(transaction)
+                    except _Stopped:
+                        return
                     position = transaction.position
                 self._acknowledge()
                 now = time.monotonic()
@@ -265,6 +291,7 @@ class _Run:
         if rows is not None:
             beyond = order_of(transaction.position) > order_of(rows.position)
             skipped = {name for name in rows.tables if not beyond and not self._followed[name].complete}
+        self._beyond = beyond
         before = self._progress
         for unit, done in self._transactions.parts(transaction, before, skipped, rows if beyond else None):
             self.changes += unit.changes
@@ -334,6 +361,7 @@ class _Run:
             self._acknowledged = done
 
     def _put(self, unit: Unit) -> None:
+        self._large.put(unit)
         self._appender.put(unit, self._progress)
 
     def _said(self, table: str = "", read: int = 0, total: int | None = None, *, caught_up: bool = False) -> Report:

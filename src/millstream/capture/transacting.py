@@ -7,12 +7,13 @@ its changes are counted. "All rows are gone" becomes the end of each row that th
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from millstream.capture.appender import Unit
-from millstream.capture.contract import Change, Table, Transaction
+from millstream.capture.contract import Change, Row, Table, Transaction
 from millstream.capture.control import Progress
-from millstream.capture.envelope import Origin
+from millstream.capture.envelope import Origin, key_of
+from millstream.capture.large import Large
 from millstream.capture.rows import Rows
 from millstream.capture.writing import Writer
 from millstream.errors import CaptureGap
@@ -29,7 +30,7 @@ class Part(NamedTuple):
 
 
 class Transactions:
-    """Turns transactions into units. ``live`` says which keys a topic holds, ``seen`` is told of each table as it is now."""
+    """Turns transactions into units. ``live`` says which keys a topic holds, ``large`` their last rows, ``seen`` is told of each table as it is now."""
 
     def __init__(
         self,
@@ -37,6 +38,7 @@ class Transactions:
         connector: str,
         name: str,
         live: Callable[[str], dict[bytes, None]],
+        large: Large,
         seen: Callable[[Table], None],
         *,
         whole: bool,
@@ -44,7 +46,10 @@ class Transactions:
     ) -> None:
         self._writer, self._connector, self._name = writer, connector, name
         self._live, self._seen, self._whole, self._most = live, seen, whole, most
+        self._large = large
         self._known: dict[int, Table] = {}
+        self._unit, self._read, self._skip = Unit(), 0, 0
+        self._skipped: Collection[str] = ()
 
     def parts(
         self, transaction: Transaction, before: Progress, skipped: Collection[str], rows: Rows | None
@@ -53,7 +58,9 @@ class Transactions:
         skip = before.done if before.cut else 0
         origin = Origin(self._connector, self._name, transaction.position, transaction.id, transaction.time)
         unit, number = Unit(), 0
+        self._unit, self._read, self._skip, self._skipped = unit, 0, skip, skipped
         for number, change in enumerate(transaction.changes, 1):
+            self._read = number
             if number == 1 and before.cut and before.cut != transaction.id:
                 raise CaptureGap(
                     f"capture {self._name}: found transaction {transaction.id}, expected the rest of {before.cut}",
@@ -68,9 +75,17 @@ class Transactions:
             self._add(unit, change, origin, None if self._whole else number, rows)
             if not self._whole and (unit.changes >= self._most or unit.size >= BYTES):
                 yield Part(unit, number)
-                unit = Unit()
+                unit = self._unit = Unit()
         if number or not before.cut:
             yield Part(unit, 0)
+
+    def last(self, table: Table, key: Row, column: str) -> Any:
+        """The value of a column behind the changes that were taken; KeyError if it is not known. None where nobody will see it."""
+        outbox = self._writer.outbox
+        passed = self._read < self._skip or table.full_name in self._skipped
+        if passed or (outbox is not None and outbox.is_for(table)):
+            return None
+        return self._large.last(self._unit, self._writer.target(table).topic, key_of(table, key), column)
 
     def _see(self, table: Table) -> None:
         if len(self._known) > 1000:

@@ -1,25 +1,24 @@
 """Rows of the stream become changes: values by column, as a table was when they were written.
 
 Invariant: a row is whole. A value that lies out of line and was not touched is not in the stream; it comes from the row before, where the table
-has REPLICA IDENTITY FULL, or from what is remembered of large values. Where it is in neither, that is an error, never a null.
+has REPLICA IDENTITY FULL, or from what is remembered of the row. Where it is in neither, that is an error, never a null.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
-from millstream.capture.contract import Change, Table
+from millstream.capture.contract import Change, Remembered, Table
 from millstream.capture.postgres.pgoutput import UNCHANGED
 from millstream.capture.postgres.server import quoted
 from millstream.capture.postgres.values import Convert
 from millstream.errors import CaptureError
 
 _H, _I = struct.Struct(">H").unpack_from, struct.Struct(">I").unpack_from
-Remembered: TypeAlias = Callable[[Table, Mapping[str, Any], str], Any]
-"""Gives the last value of a column of the row with this key, or UNCHANGED if it is not known."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,12 +92,13 @@ def _fill(table: Table, row: dict[str, Any], before: dict[str, Any] | None, reme
     was = {name: (before or row)[name] for name in table.key}
     for name in missing:
         if row[name] is UNCHANGED and remembered is not None:
-            row[name] = remembered(table, was, name)
+            with suppress(KeyError):
+                row[name] = remembered(table, was, name)
         if row[name] is UNCHANGED:
             key = ", ".join(f"{each} = {value!r}" for each, value in was.items())
             full = quoted(table.schema, table.name)
             raise CaptureError(
                 f"table {table.full_name}: an update of the row {key} left {name} as it was, and PostgreSQL does not say what that is:"
-                " it is stored out of line",
-                hint=f"ALTER TABLE {full} REPLICA IDENTITY FULL; and a new snapshot of the table",
+                " it is stored out of line, and no row before tells it",
+                hint=f"ALTER TABLE {full} REPLICA IDENTITY FULL; then `millstream capture remove` and `millstream capture start`, which reads all rows",
             )

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Sequence
 from datetime import timedelta
 
 from millstream.address import parse_postgres
-from millstream.capture.contract import Position, Source, Table, Transaction
+from millstream.capture.contract import Position, Remembered, Source, Table, Transaction
 from millstream.capture.postgres.captured import REWRITES, Captured
 from millstream.capture.postgres.position import At, lsn_of, read_position
 from millstream.capture.postgres.publication import (
@@ -79,6 +79,7 @@ class PostgresSource(Source):
         self._allow, self._rows, self._patience = frozenset(allow), rows, patience.total_seconds()
         self._slot, self._streaming = name_of(name), streaming
         self._types = Types()
+        self._remembered: Remembered | None = None
         self._stream: Stream | None = None
         self._acknowledged = 0
         self._end = 0
@@ -128,7 +129,7 @@ class PostgresSource(Source):
         at = read_position(after)
         asking: list[Ask] = []
         captured = Captured(self._types, self._allow, lambda: asking[-1])
-        reader = Transactions(captured.mapped, at)
+        reader = Transactions(captured.mapped, at, self._remembered)
         deadline: float | None = None
         while True:
             try:
@@ -154,6 +155,10 @@ class PostgresSource(Source):
         self._acknowledged = max(self._acknowledged, lsn_of(position["lsn"]))
         if self._stream is not None:
             self._stream.acknowledge(self._acknowledged)
+
+    def remember(self, remembered: Remembered) -> None:
+        """Ask this for values that lie out of line and were not touched."""
+        self._remembered = remembered
 
     def end(self) -> Position:
         """Where the database is now; no open transaction is waited for. Who reads changes is told when it has come there."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from millstream.capture.contract import Change, Transaction
+from millstream.capture.contract import Change, Remembered, Transaction
 from millstream.capture.held import Held
 from millstream.capture.postgres.pgoutput import (
     ROWS,
@@ -25,7 +25,7 @@ from millstream.capture.postgres.pgoutput import (
     row_head,
 )
 from millstream.capture.postgres.position import At
-from millstream.capture.postgres.rows import Mapped, Remembered, read_change
+from millstream.capture.postgres.rows import Mapped, read_change
 from millstream.errors import CaptureError
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
