@@ -37,6 +37,7 @@ NAMES = {
     "subprocess": "process",
 }
 NEEDS = {  # a folder, a file or a test of a file, below tests/
+    "bench/test_capture.py": "process",
     "capture/sqlite": "process",
     "capture/test_example.py": "process",
     "cli/test_cli.py::test_a_shell_gets_its_completion": "process",

@@ -1,7 +1,7 @@
 """Change capture measured: rows of a snapshot, then changes, from a real database into the embedded log, with the processor's seconds beside.
 
-Each database has one table of seven columns. Its rows are read once; then each is updated, in transactions of a thousand, and captured. The processor's seconds
-are those of this process, which compare better between machines than rates do. What is compared with SQLite are the same updates without triggers.
+Each database has one table of seven columns. Its rows are read once; then each is updated, in transactions of a thousand, and captured. Each capture is a
+process of its own, whose processor's seconds and memory at most stand beside the rate. Seconds of the processor compare better between machines. What is compared with SQLite are the same updates without triggers.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import psycopg
 import pymysql
 
 from millstream.bench import Result
-from millstream.capture.loop import Settings, capture
-from millstream.capture.opening import open_source
-from millstream.log import open_log
+from millstream.bench.capture_process import capture_once
+from millstream.bench.plain import apart
+from millstream.errors import MillstreamError
 from millstream.testing import MariaDbServer, PostgresServer
 
 NAMES = ("postgres_snapshot", "postgres_changes", "mariadb_changes", "sqlite_changes")
@@ -71,27 +71,19 @@ def measure(names: tuple[str, ...], scale: float, say: Callable[[str], None]) ->
 def _measured(kind: str, names: list[str], place: _Place, folder: Path, rows: int) -> Iterator[Result]:
     place.run([_TABLE, *_inserts(rows)])
     plain = _timed(place.run, _updates(rows))
-    read = _captured(place, folder)
+    log = folder / "log.db"
+    read = apart(capture_once, place.address, place.table, log)
     writing = _timed(place.run, _updates(rows))
-    changed = _captured(place, folder)
+    changed = apart(capture_once, place.address, place.table, log)
     for name in names:
-        seconds, busy = read if name.endswith("snapshot") else changed
-        yield Result(name, rows / seconds, "rows/s" if name.endswith("snapshot") else "changes/s")
-        yield Result(f"{name}_cpu", busy * 100_000 / rows, "CPU s for 100,000")
+        unit, found = ("rows/s", read) if name.endswith("snapshot") else ("changes/s", changed)
+        if found.count != rows:
+            raise MillstreamError(f"{name}: found {found.count:,} captured, expected {rows:,}")
+        yield Result(name, rows / found.seconds, unit)
+        yield Result(f"{name}_cpu", found.cpu * 100_000 / rows, "CPU s for 100,000")
+        yield Result(f"{name}_memory", found.memory, "MiB at most")
     if kind == "sqlite":
         yield Result("sqlite_writes", rows / writing, "updates/s", "without triggers", rows / plain)
-
-
-def _captured(place: _Place, folder: Path) -> tuple[float, float]:
-    """Capture up to now; seconds, and those of the processor."""
-    source = open_source(place.address, [place.table], "bench")
-    try:
-        with open_log(f"sqlite:{folder / 'log.db'}") as log:
-            began, busy = time.monotonic(), time.process_time()
-            capture(log, source, Settings("bench", place.address), once=True)
-            return time.monotonic() - began, time.process_time() - busy
-    finally:
-        source.close()
 
 
 def _timed(run: Run, statements: list[str]) -> float:
