@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from pathlib import Path
+
+import apsw
+from pyspark.sql import SparkSession
+
 from millstream.bench.capture import measure
+from millstream.bench.capture_delay import EVERY, Followed, delays
 from millstream.bench.capture_process import peak_memory
 from millstream.bench.plain import apart
 
@@ -26,3 +33,18 @@ def test_a_capture_says_its_rate_its_processor_and_its_memory() -> None:
     assert list(found) == ["sqlite_changes", "sqlite_changes_cpu", "sqlite_changes_memory", "sqlite_writes"]
     assert all(each.value > 0 for each in found.values())
     assert 10 < found["sqlite_changes_memory"].value < 500
+
+
+def test_every_transaction_is_followed_into_the_view(spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "shop.db"
+    statements = ["CREATE TABLE orders (id INTEGER PRIMARY KEY, customer INTEGER, status TEXT, note TEXT, n INTEGER)"]
+    statements += [f"INSERT INTO orders VALUES ({one}, 0, '', '', 0)" for one in range(1000)]
+    with closing(apsw.Connection(str(path))) as db:
+        db.execute("PRAGMA journal_mode = wal")
+        for each in statements:
+            db.execute(each)
+    found = delays(spark, Followed(f"sqlite:{path}", "orders", "bench.orders"), tmp_path, 50 * EVERY)
+    assert len(found) == 50
+    assert 0 < found[0] <= found[-1] < 60  # what did not come has waited that long
+    with closing(apsw.Connection(str(tmp_path / "views.db"))) as db:
+        assert db.execute("SELECT max(n), count(*), count(DISTINCT n) FROM now").fetchall() == [(51, 1000, 52)]

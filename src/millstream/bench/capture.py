@@ -1,4 +1,4 @@
-"""Change capture measured: rows of a snapshot, then changes, from a real database into the embedded log, with the processor's seconds beside.
+"""Change capture measured: rows of a snapshot, then changes, from a real database into the embedded log; and how old a view of it is.
 
 Each database has one table of seven columns. Its rows are read once; then each is updated, in transactions of a thousand, and captured. Each capture is a
 process of its own, whose processor's seconds and memory at most stand beside the rate. Seconds of the processor compare better between machines. What is compared with SQLite are the same updates without triggers.
@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,12 +19,14 @@ import psycopg
 import pymysql
 
 from millstream.bench import Result
+from millstream.bench.capture_delay import CHANGES, EVERY, ROWS, Followed, delays
 from millstream.bench.capture_process import capture_once
 from millstream.bench.plain import apart
 from millstream.errors import MillstreamError
+from millstream.spark.session import spark_session
 from millstream.testing import MariaDbServer, PostgresServer
 
-NAMES = ("postgres_snapshot", "postgres_changes", "mariadb_changes", "sqlite_changes")
+NAMES = ("postgres_snapshot", "postgres_changes", "mariadb_changes", "sqlite_changes", "follow")
 _TABLE = (
     "CREATE TABLE orders (id INTEGER NOT NULL PRIMARY KEY, customer INTEGER, status VARCHAR(20), amount NUMERIC(12, 2),"
     " note VARCHAR(60), placed TIMESTAMP NULL, n INTEGER)"
@@ -54,18 +56,14 @@ class _Place:
 def measure(names: tuple[str, ...], scale: float, say: Callable[[str], None]) -> Iterator[Result]:
     """Measure what is named, one database after the other."""
     rows = max(_AT_ONCE, int(100_000 * scale) // _AT_ONCE * _AT_ONCE)
-    places: dict[str, Callable[[ExitStack, Path], _Place]] = {
-        "postgres": _postgres,
-        "mariadb": _mariadb,
-        "sqlite": _sqlite,
-    }
-    for kind, made in places.items():
+    for kind, made in _PLACES.items():
         wanted = [name for name in names if name.startswith(kind)]
         if wanted:
             say(f"{kind}: {rows:,} rows, each changed once")
-            with ExitStack() as stack:
-                folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="millstream-bench-")))
-                yield from _measured(kind, wanted, made(stack, folder), folder, rows)
+            with _made(made) as (place, folder):
+                yield from _measured(kind, wanted, place, folder, rows)
+    if "follow" in names:
+        yield from _followed(max(5.0, 30.0 * scale), say)
 
 
 def _measured(kind: str, names: list[str], place: _Place, folder: Path, rows: int) -> Iterator[Result]:
@@ -84,6 +82,18 @@ def _measured(kind: str, names: list[str], place: _Place, folder: Path, rows: in
         yield Result(f"{name}_memory", found.memory, "MiB at most")
     if kind == "sqlite":
         yield Result("sqlite_writes", rows / writing, "updates/s", "without triggers", rows / plain)
+
+
+def _followed(seconds: float, say: Callable[[str], None]) -> Iterator[Result]:
+    """How old a view is, at a steady rate."""
+    spark = spark_session("millstream-bench")
+    for kind, topic in (("postgres", "bench.public.orders"), ("sqlite", "bench.orders")):
+        say(f"follow: {CHANGES / EVERY:,.0f} changes/s in {kind} for {seconds:.0f} s")
+        with _made(_PLACES[kind]) as (place, folder):
+            place.run([_TABLE, *_inserts(ROWS)])
+            found = delays(spark, Followed(place.address, place.table, topic), folder, seconds)
+            for name, share in (("p50", 0.5), ("p99", 0.99)):
+                yield Result(f"follow_{kind}_{name}", found[int(share * (len(found) - 1))] * 1000, "ms")
 
 
 def _timed(run: Run, statements: list[str]) -> float:
@@ -108,6 +118,14 @@ def _updates(rows: int) -> list[str]:
         f"UPDATE orders SET n = n + 1, status = 'sent' WHERE id >= {first} AND id < {first + _AT_ONCE}"
         for first in range(0, rows, _AT_ONCE)
     ]
+
+
+@contextmanager
+def _made(made: Callable[[ExitStack, Path], _Place]) -> Iterator[tuple[_Place, Path]]:
+    """A database, and a folder beside it."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="millstream-bench-")))
+        yield made(stack, folder), folder
 
 
 def _postgres(stack: ExitStack, _: Path) -> _Place:
@@ -148,3 +166,10 @@ def _sqlite(_: ExitStack, folder: Path) -> _Place:
         )
 
     return _Place(f"sqlite:{path}", run, "orders")
+
+
+_PLACES: dict[str, Callable[[ExitStack, Path], _Place]] = {
+    "postgres": _postgres,
+    "mariadb": _mariadb,
+    "sqlite": _sqlite,
+}
