@@ -11,23 +11,23 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from itertools import count
 from pathlib import Path
 from string import Template
 from typing import Any
 
+from millstream.bench.environment import Package, python_with
 from millstream.bench.nexmark.peers.layout import READERS, Input, dealt, written_iso
 from millstream.errors import MachineError
 from millstream.spark.jars import resolve
-from millstream.spark.java import cache_folder, find_java
+from millstream.spark.java import find_java
 
 VERSION = "2.3.0"
+_PACKAGE = Package("apache-flink", VERSION, "pyflink.table", "900 MB", "a package index and a Python from 3.9 to 3.12")
 CLUSTER = {
     "rest.address": "127.0.0.1",
     "rest.bind-address": "127.0.0.1",
@@ -211,37 +211,7 @@ def cause(error: str) -> str:
 
 def installed(say: Callable[[str], None]) -> Path:
     """The Python that has PyFlink; it is made where there is none, which takes a minute and 900 MB."""
-    name = f"flink-{VERSION}-python-{sys.version_info.major}.{sys.version_info.minor}"
-    home = cache_folder() / name
-    python = home / "bin" / "python"
-    if (home / "ready").exists():
-        return python
-    run = partial(subprocess.run, check=True, capture_output=True, text=True)
-    try:
-        say(f"flink: making an environment in {home}")
-        run([sys.executable, "-m", "venv", "--clear", str(home)])
-        say(f"flink: installing apache-flink {VERSION}, some 900 MB")
-        run(
-            [
-                str(python),
-                "-m",
-                "pip",
-                "install",
-                "--quiet",
-                "--only-binary",
-                "apache-flink",
-                f"apache-flink=={VERSION}",
-            ]
-        )
-        run([str(python), "-c", "import pyflink.table"])
-    except (OSError, subprocess.CalledProcessError) as error:
-        told = (getattr(error, "stderr", None) or getattr(error, "stdout", None) or str(error)).strip().splitlines()
-        raise MachineError(
-            f"apache-flink {VERSION} cannot be installed into {home}: {told[-1] if told else error}",
-            hint="it needs a package index and a Python from 3.9 to 3.12; set MILLSTREAM_CACHE where there is space",
-        ) from error
-    (home / "ready").touch()
-    return python
+    return python_with(_PACKAGE, "flink", say)
 
 
 def _add_connector(python: Path) -> None:
