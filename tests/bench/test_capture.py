@@ -6,6 +6,7 @@ from contextlib import closing
 from pathlib import Path
 
 import apsw
+import pytest
 from pyspark.sql import SparkSession
 
 from millstream.bench.capture import measure
@@ -48,3 +49,13 @@ def test_every_transaction_is_followed_into_the_view(spark: SparkSession, tmp_pa
     assert 0 < found[0] <= found[-1] < 60  # what did not come has waited that long
     with closing(apsw.Connection(str(tmp_path / "views.db"))) as db:
         assert db.execute("SELECT max(n), count(*), count(DISTINCT n) FROM now").fetchall() == [(51, 1000, 52)]
+
+
+@pytest.mark.peers
+def test_debezium_captures_what_our_capture_has_captured() -> None:
+    found = {each.name: each for each in measure(("postgres_changes", "debezium_changes"), 0.02, lambda _: None)}
+    for name in ("", "_cpu", "_memory"):
+        ours, theirs = found[f"postgres_changes{name}"], found[f"debezium_changes{name}"]
+        assert (theirs.unit, theirs.against, theirs.baseline) == (ours.unit, "postgres_changes", ours.value)
+        assert theirs.value > 0
+    assert found["debezium_changes_start"].value > 0

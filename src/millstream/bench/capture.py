@@ -20,13 +20,16 @@ import pymysql
 
 from millstream.bench import Result
 from millstream.bench.capture_delay import CHANGES, EVERY, ROWS, Followed, delays
-from millstream.bench.capture_process import capture_once
+from millstream.bench.capture_process import Captured, capture_once
+from millstream.bench.debezium import Engine, engine_captured, engine_python, slot
 from millstream.bench.plain import apart
 from millstream.errors import MillstreamError
 from millstream.spark.session import spark_session
 from millstream.testing import MariaDbServer, PostgresServer
 
 NAMES = ("postgres_snapshot", "postgres_changes", "mariadb_changes", "sqlite_changes", "follow")
+FURTHER = ("debezium_changes",)
+"""Measured only where it is asked for: 200 MB are fetched for it."""
 _TABLE = (
     "CREATE TABLE orders (id INTEGER NOT NULL PRIMARY KEY, customer INTEGER, status VARCHAR(20), amount NUMERIC(12, 2),"
     " note VARCHAR(60), placed TIMESTAMP NULL, n INTEGER)"
@@ -57,31 +60,49 @@ def measure(names: tuple[str, ...], scale: float, say: Callable[[str], None]) ->
     """Measure what is named, one database after the other."""
     rows = max(_AT_ONCE, int(100_000 * scale) // _AT_ONCE * _AT_ONCE)
     for kind, made in _PLACES.items():
-        wanted = [name for name in names if name.startswith(kind)]
+        wanted = [name for name in names if name.startswith(kind) or (kind == "postgres" and name in FURTHER)]
         if wanted:
             say(f"{kind}: {rows:,} rows, each changed once")
+            engine = engine_python(say) if "debezium_changes" in wanted else None
             with _made(made) as (place, folder):
-                yield from _measured(kind, wanted, place, folder, rows)
+                yield from _measured(kind, wanted, place, folder, rows, engine)
     if "follow" in names:
         yield from _followed(max(5.0, 30.0 * scale), say)
 
 
-def _measured(kind: str, names: list[str], place: _Place, folder: Path, rows: int) -> Iterator[Result]:
+def _measured(
+    kind: str, names: list[str], place: _Place, folder: Path, rows: int, engine: Path | None
+) -> Iterator[Result]:
     place.run([_TABLE, *_inserts(rows)])
     plain = _timed(place.run, _updates(rows))
     log = folder / "log.db"
     read = apart(capture_once, place.address, place.table, log)
+    if engine:
+        place.run(slot(place.table))
     writing = _timed(place.run, _updates(rows))
     changed = apart(capture_once, place.address, place.table, log)
-    for name in names:
+    for name in sorted(set(names) - set(FURTHER), key=names.index):
         unit, found = ("rows/s", read) if name.endswith("snapshot") else ("changes/s", changed)
         if found.count != rows:
             raise MillstreamError(f"{name}: found {found.count:,} captured, expected {rows:,}")
         yield Result(name, rows / found.seconds, unit)
         yield Result(f"{name}_cpu", found.cpu * 100_000 / rows, "CPU s for 100,000")
         yield Result(f"{name}_memory", found.memory, "MiB at most")
+    if engine:
+        yield from _beside(changed, engine_captured(engine, place.address, place.table, folder, rows))
     if kind == "sqlite":
         yield Result("sqlite_writes", rows / writing, "updates/s", "without triggers", rows / plain)
+
+
+def _beside(ours: Captured, engine: Engine) -> Iterator[Result]:
+    """Debezium's engine beside our capture, over the same changes."""
+    against, of_engine, of_ours = "postgres_changes", 100_000 / engine.count, 100_000 / ours.count
+    rates = engine.count / engine.seconds, ours.count / ours.seconds
+    yield Result("debezium_changes", rates[0], "changes/s", against, rates[1])
+    cpu = engine.cpu * of_engine, ours.cpu * of_ours
+    yield Result("debezium_changes_cpu", cpu[0], "CPU s for 100,000", against, cpu[1])
+    yield Result("debezium_changes_memory", engine.memory, "MiB at most", against, ours.memory)
+    yield Result("debezium_changes_start", engine.start, "s to the first batch")
 
 
 def _followed(seconds: float, say: Callable[[str], None]) -> Iterator[Result]:
