@@ -14,6 +14,7 @@ import apsw
 from millstream.capture.appender import Unit
 from millstream.capture.envelope import after_of
 from millstream.database import Db
+from millstream.errors import CaptureError
 from millstream.event import Event, Record
 
 _TABLE = "CREATE TABLE last (topic TEXT, key BLOB, value BLOB, PRIMARY KEY (topic, key))"
@@ -40,8 +41,8 @@ class Large:
             self._begin(unit)
         self._rest(unit, topic)
         found = self._db.execute("SELECT value FROM last WHERE topic = ? AND key = ?", (topic, key)).fetchall()
-        row = after_of(found[0][0]) if found else None
-        if row is None:
+        row = (after_of(found[0][0]) if found else None) or {}
+        if row[column] is None:  # what lies out of line is no null: the row of the topic is another one
             raise KeyError(column)
         return row[column]
 
@@ -68,8 +69,14 @@ class Large:
         self._taken[topic] = len(events)
 
     def _take(self, topic: str, events: Iterable[Event | Record]) -> None:
-        for each in events:
-            if each.value is None:
-                self._db.execute("DELETE FROM last WHERE topic = ? AND key = ?", (topic, each.key))
-            else:
-                self._db.execute("INSERT OR REPLACE INTO last VALUES (?, ?, ?)", (topic, each.key, each.value))
+        try:
+            for each in events:
+                if each.value is None:
+                    self._db.execute("DELETE FROM last WHERE topic = ? AND key = ?", (topic, each.key))
+                else:
+                    self._db.execute("INSERT OR REPLACE INTO last VALUES (?, ?, ?)", (topic, each.key, each.value))
+        except apsw.Error as error:
+            raise CaptureError(
+                f"the temporary file with the last rows of topic {topic}: {error}",
+                hint="let TMPDIR name a folder with room for as much as the topic holds, or ALTER TABLE … REPLICA IDENTITY FULL;",
+            ) from error

@@ -13,12 +13,14 @@ from typing import Any
 import pytest
 
 from millstream.capture import loop as loop_module
+from millstream.capture.appender import Unit
 from millstream.capture.control import CONTROL, read_known, request
 from millstream.capture.large import Large
 from millstream.capture.loop import Report, capture
 from millstream.capture.outbox import Outbox
 from millstream.capture.reading import records_of
 from millstream.errors import CaptureError
+from millstream.event import Record
 from millstream.log import open_log
 from millstream.log.contract import Log
 from millstream.testing import KafkaBroker, PostgresServer
@@ -308,3 +310,25 @@ def test_a_value_that_no_row_has_told_is_an_error_whose_cure_helps(log: Log, dat
     do(database, both("UPDATE {} SET v = 2 WHERE id = 1"))
     once(log, database)
     assert same(log, database) == 4
+
+
+def _record(key: bytes, value: bytes) -> Record:
+    return Record("t", 0, 0, key, value, 0, 0, ())
+
+
+def test_a_null_in_the_topic_is_no_value_that_lies_out_of_line() -> None:
+    large = Large(lambda _: [_record(b"1", b'{"after":{"id":1,"t":null,"u":"x"}}')])
+    assert large.last(Unit(), "t", b"1", "u") == "x"
+    for key, column in ((b"1", "t"), (b"1", "w"), (b"2", "u")):
+        with pytest.raises(KeyError):
+            large.last(Unit(), "t", key, column)
+    large.close()
+
+
+def test_a_temporary_file_that_has_no_room_is_an_error_with_a_cure() -> None:
+    large = Large(lambda _: (_record(b"%d" % number, b"x" * 9000) for number in range(100)))
+    large._db.execute("PRAGMA max_page_count = 30").fetchall()
+    with pytest.raises(CaptureError, match=r"last rows of topic t: .*full") as found:
+        large.last(Unit(), "t", b"1", "u")
+    assert "TMPDIR" in found.value.hint
+    large.close()
