@@ -304,8 +304,9 @@ class Log(Closing):
         sequence: int | None = None,
         own: bool = False,
     ) -> dict[str, Ack]:
-        """Append to several topics in one transaction: all of it is there, or nothing.
+        """Append ``batches``, the events of each topic, in one transaction: all of it is there, or nothing.
 
+        ``producer``, ``sequence`` and ``own`` are as in :meth:`append`.
         A sequence is remembered in every topic that is named, also in one that gets no event. If all have it, this is a
         repeat; if only some have it, BadEvent. On the embedded log all of it has one append time, so a batch of a pipeline
         has all of it or nothing. On Kafka a producer that appends to several topics at once does so in one process: the
