@@ -1,4 +1,4 @@
-"""Messages of one partition as the client gives them, an object each, and what one who takes them must do.
+"""Messages of one partition as the client gives them, an object each, and the contract of those who take them.
 
 :mod:`millstream.log.kafka.bulk` takes them without an object for each. Both give the same, and a test reads every topic with both.
 """
