@@ -20,6 +20,7 @@ import pyarrow as pa
 from millstream.errors import (
     CheckpointMismatch,
     LogFailed,
+    LogFull,
     LogUnavailable,
     RowRefused,
     SinkForgot,
@@ -36,7 +37,7 @@ from millstream.sink.contract import check_remembered
 from millstream.store.contract import REJECTS, WEIGHT, Refusal, Target
 from millstream.store.net_changes import PLACE, Net, net_by_key, net_by_row, net_of, one_zero
 
-UNAVAILABLE = (LogUnavailable, SinkUnavailable, ViewStoreUnavailable)
+UNAVAILABLE = (LogUnavailable, LogFull, SinkUnavailable, ViewStoreUnavailable)
 FAILED = (LogFailed, ViewStoreFailed)
 """What is closed for good, until a new process opens it again: waiting for it would never end."""
 _FIRST, _LONGEST = 0.2, 30.0

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from millstream.log import Log, open_log
 from millstream.log.archive import whole_bounds
@@ -65,3 +65,15 @@ def claim(stack: ExitStack, course: Course) -> Claimed:
     epoch = epoch_after(next(iter(writers.values()))[1], sinks, course.patience)
     lasts = {address: writer.last(pipeline.name) for address, (writer, _) in writers.items()}
     return Claimed(chain, log, bounds, writers, sinks, epoch, lasts)
+
+
+def look_again(course: Course, claimed: Claimed) -> Claimed:
+    """The same claim, with what topics and ledgers hold by now: for a run that begins another query."""
+    name = course.pipeline.name
+
+    def look() -> Claimed:
+        bounds = {topic: whole_bounds(claimed.log, topic) for topic in claimed.bounds}
+        lasts = {address: writer.last(name) for address, (writer, _) in claimed.writers.items()}
+        return replace(claimed, bounds=bounds, lasts=lasts)
+
+    return course.patience.call("log and views", look)

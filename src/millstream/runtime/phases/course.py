@@ -25,7 +25,7 @@ class Progress:
     """How a run is doing. ``records`` and what follows count since its start; ``lag`` is records not yet in the views.
 
     ``seconds`` is what the last batch took, ``write_seconds`` the part of it in the sinks. ``waiting`` says for which sink,
-    or for the log, the run waits, and why.
+    store or disk, or that for the log, the run waits, and why.
 
     :param pipeline: its name
     :param batch: the number of the last batch
@@ -81,6 +81,8 @@ class Course:
         self.delivered = threading.Event()
         self.ending = False
         """Whether the query is being stopped, so that what it was at is cut off."""
+        self.begun = False
+        """Whether a query of this run has started."""
         self.longest = PATIENCE
         self.patience = Patience(stop, self.wait, self.longest if options.once else None)
 
@@ -88,6 +90,12 @@ class Course:
         """Say what is waited for; nothing, if it is over."""
         self.progress = replace(self.progress, waiting=why)
         self.report(self.progress)
+
+    def begin_again(self) -> None:
+        """Make ready for another query: what was forgotten for a rebuild is forgotten."""
+        self.failure, self.ending = None, False
+        self.delivered.clear()
+        self.options = replace(self.options, rebuild=False)
 
     def advance(self, progress: Progress, reached: dict[str, dict[int, int]]) -> None:
         """Say that a batch is in the views."""
