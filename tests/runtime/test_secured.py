@@ -8,15 +8,16 @@ import time
 from pathlib import Path
 
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from millstream.errors import NotAllowed
+from millstream.errors import ConfigError, NotAllowed
 from millstream.event import Event
 from millstream.log import open_log
 from millstream.pipeline import Pipeline
 from millstream.runtime.run import Progress, run
 from millstream.runtime.verify import verify
-from millstream.spark.read import read_batch
+from millstream.spark.read import read_batch, read_stream
 from millstream.testing import KafkaBroker
 from tests.contracts.log import name
 from tests.token_endpoint import TokenEndpoint
@@ -145,6 +146,20 @@ def test_a_pipeline_with_tokens_goes_on_when_they_expire_and_is_verified_by_spar
         assert verified.records == 41
         assert tokens.given > before
     assert [file for file in tmp_path.rglob("*") if file.is_file() and b"canary" in file.read_bytes()] == []
+
+
+def test_sparks_client_logs_in_by_kerberos_where_ours_is_refused(
+    secured_kafka: KafkaBroker, spark: SparkSession, tmp_path: Path
+) -> None:
+    trusted = {"ssl.ca.location": secured_kafka.secured.client()["ssl.ca.location"]}
+    settings = {"security.protocol": "SASL_SSL", "sasl.mechanism": "GSSAPI", "sasl.kerberos.service.name": "kafka"}
+    settings |= {"sasl.kerberos.principal": "shop@NOWHERE", "sasl.kerberos.keytab": str(tmp_path / "none")} | trusted
+    with pytest.raises(ConfigError, match="no Kerberos"):
+        open_log(secured_kafka.url, kafka=settings)
+    with pytest.raises(Py4JJavaError, match=r"Krb5LoginModule\.attemptAuthentication"):
+        read_batch(spark, secured_kafka.url, "clicks", kafka=settings).count()  # there is no server of tickets here
+    stream = read_stream(spark, secured_kafka.url, "clicks", kafka=settings)
+    assert stream.columns == ["key", "value", "topic", "partition", "offset", "timestamp", "headers"]
 
 
 def test_a_pipeline_that_is_not_let_in_says_why_before_anything_is_written(
