@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
 
 from millstream.errors import ConfigError, NotAllowed

@@ -314,12 +314,14 @@ class Steady:
         if len(samples) < 4:
             print("flat: too short to say")
             return
-        half = len(samples) // 2
-        for name in ("memory", "checkpoint"):
+        half, grown = len(samples) // 2, list[str]()
+        for name in ("memory", "checkpoint", "database"):
             first, second = (median(getattr(each, name) for each in part) for part in (samples[:half], samples[half:]))
             print(f"{name}: {first / 1e6:,.0f} MB in the first half, {second / 1e6:,.0f} MB in the second (medians)")
             if second > first * GROWTH:
-                raise Wrong(f"{name} grows")
+                grown.append(name)
+        if grown:
+            raise Wrong(f"what grows: {', '.join(grown)}")
 
 
 def _records(broker: KafkaBroker, topic: str) -> Iterator[pl.DataFrame]:
