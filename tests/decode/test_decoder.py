@@ -15,7 +15,7 @@ from millstream import Clock, Pipeline
 from millstream.decode.decoder import Decoder, FeedDecoder, Records
 from millstream.decode.json_lines import Joined
 from millstream.framed import frame
-from millstream.kernel.admission.entrances import Admission
+from millstream.kernel.admission.gate import Admission
 from millstream.kernel.arrow import from_bytes
 from millstream.kernel.exchange.chunk import Kind
 from millstream.plan.build import ADMIT

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from millstream import Pipeline, Record
 from millstream.decode.decoder import Decoder, FeedDecoder
 from millstream.decode.leftovers import judge, to_records
-from millstream.kernel.admission.entrances import Admission
+from millstream.kernel.admission.gate import Admission
 from millstream.kernel.aggregates import preaggregate
 from millstream.kernel.arrow import from_bytes
 from millstream.kernel.exchange.chunk import Chunk, Kind, read_mark, read_steps

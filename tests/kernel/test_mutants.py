@@ -19,7 +19,7 @@ import pytest
 
 from millstream.errors import PipelineError
 from millstream.kernel import host, zset
-from millstream.kernel.admission import entrances, repeats
+from millstream.kernel.admission import gate, repeats
 from millstream.kernel.admission import verdicts as judging
 from millstream.kernel.aggregates import accumulators, sum_integer
 from millstream.kernel.aggregates import preaggregate as partial_sums
@@ -95,7 +95,7 @@ MUTANTS = [
     Mutant("heartbeats are not heard", judging.judge, "np.where(beat, beats", "np.where(beat & False, beats", verdicts),
     Mutant("what is malformed moves the watermark", judging.judge, "raised = np.where(bad, NEVER, raised)", "pass", verdicts, seed=6),
     Mutant("the last number again is no repeat", repeats.repeats_of, '(pl.col("_nth") <= before)', '(pl.col("_nth") < before)', verdicts),
-    Mutant("every batch starts without a watermark", entrances.admit, 'before = watermark = meta.facts.get("watermark", NEVER)', "before = watermark = NEVER", verdicts),
+    Mutant("every batch starts without a watermark", gate.admit, 'Gate(meta.facts.get("watermark", NEVER), beats)', "Gate(NEVER, beats)", verdicts),
     Mutant("numbers of earlier batches are forgotten", repeats.repeats_of, 'pl.max_horizontal(pl.col("_kept").fill_null(NEVER), running)', "running", verdicts),
     Mutant("numbers within a batch are forgotten", repeats.repeats_of, "fill_null(NEVER), running)", "fill_null(NEVER), pl.lit(NEVER))", verdicts),
     Mutant("a tombstone is always admitted", repeats.repeats_of, 'pl.coalesce(last, "_was", pl.lit(False))', "pl.coalesce(_AGAIN, pl.lit(False))", replays),

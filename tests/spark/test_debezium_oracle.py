@@ -19,7 +19,7 @@ from millstream.decode.decoder import Decoder, FeedDecoder
 from millstream.decode.leftovers import judge, to_records
 from millstream.errors import NeedsSpark
 from millstream.event import Record
-from millstream.kernel.admission.entrances import Admission
+from millstream.kernel.admission.gate import Admission
 from millstream.kernel.admission.record import column_of
 from millstream.plan.build import Chain
 from millstream.relation.debezium import NOT_SENT, TRUNCATED, UNAVAILABLE, UNNUMBERED

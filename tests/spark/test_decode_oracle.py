@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from millstream import Pipeline
 from millstream.decode.decoder import Decoder, FeedDecoder, Records
-from millstream.kernel.admission.entrances import Admission
+from millstream.kernel.admission.gate import Admission
 from millstream.kernel.admission.record import column_of
 from millstream.plan.build import Chain
 from millstream.runtime.setup import chain_of

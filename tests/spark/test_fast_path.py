@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from millstream import Pipeline
 from millstream.decode.decoder import Decoder, Records
 from millstream.errors import ConfigError
-from millstream.kernel.admission.entrances import Admission
+from millstream.kernel.admission.gate import Admission
 from millstream.runtime.setup import chain_of
 from millstream.spark.fast_path import RAW, rows_of, shorten_batch, to_file
 from millstream.spark.source import MillstreamSource

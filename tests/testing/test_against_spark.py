@@ -20,7 +20,7 @@ from millstream.decode.decoder import Decoder, FeedDecoder
 from millstream.decode.leftovers import judge, to_records
 from millstream.errors import NeedsSpark
 from millstream.event import Record
-from millstream.kernel.admission.entrances import Admission
+from millstream.kernel.admission.gate import Admission
 from millstream.kernel.admission.record import column_of
 from millstream.runtime.run import run
 from millstream.runtime.setup import chain_of

@@ -24,7 +24,7 @@ from millstream.decode.row_types import Kind, field_at, kind_of, record_type
 from millstream.decode.rows import RowReader
 from millstream.decode.timestamps import STAMP, read_dates, read_stamps
 from millstream.event import Headers
-from millstream.kernel.admission.entrances import Admission, Gate
+from millstream.kernel.admission.gate import Admission, Gate
 from millstream.kernel.admission.record import COLUMNS, is_used, placed_by
 from millstream.kernel.exchange.chunk import Chunk
 from millstream.kernel.state.store import NEVER
@@ -127,7 +127,7 @@ class Decoder:
     def gate(self, topic: str, watermark: int | None, beats: Sequence[Beat] = ()) -> Gate | None:
         """The gate of a partition, where its topic is admitted as it is read; the watermark is None if there is none yet."""
         feed, before = self._feed(topic), NEVER if watermark is None else watermark
-        return Gate(before, before, beats=beats) if feed.judged and not self.admission.chain.staged(feed) else None
+        return Gate(before, beats) if feed.judged and not self.admission.chain.staged(feed) else None
 
     def tell(self, beats: Sequence[Beat]) -> list[Chunk]:
         """The heartbeats of a partition whose topic is admitted in a stage."""

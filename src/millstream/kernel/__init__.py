@@ -8,6 +8,6 @@ Each room uses only those before it:
 - ``exchange``: what goes from stage to stage, and to the driver;
 - :mod:`~millstream.kernel.watermarks` and :mod:`~millstream.kernel.kernel`: what a kernel is, and its watermarks;
 - ``operators``: the kernels themselves, a file each;
-- ``admission``: which records come in, by which entrance;
+- ``admission``: which records come in;
 - :mod:`~millstream.kernel.host`: runs the stages.
 """

@@ -15,7 +15,7 @@ import polars as pl
 import pyarrow as pa
 
 from millstream.errors import PipelineError
-from millstream.kernel.admission.entrances import Admission, admit
+from millstream.kernel.admission.gate import Admission, admit
 from millstream.kernel.arrow import one_frame
 from millstream.kernel.exchange.bucket_labels import labels
 from millstream.kernel.exchange.chunk import SIDES, Chunk, Kind, mark, read_last_step, read_mark

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from millstream.decode.decoder import Decoder
-    from millstream.kernel.admission.entrances import Gate
+    from millstream.kernel.admission.gate import Gate
     from millstream.log.kafka.engine import KafkaLog
 
 CHUNK = 20_000

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from millstream.decode.decoder import Decoder, Records
     from millstream.event import Headers
-    from millstream.kernel.admission.entrances import Gate
+    from millstream.kernel.admission.gate import Gate
     from millstream.kernel.exchange.chunk import Chunk
     from millstream.kernel.host import Host
     from millstream.log.embedded.scan import Values

@@ -21,7 +21,7 @@ from millstream.log import open_log
 from millstream.log.archive import Archive
 from millstream.log.checks import start_offsets
 from millstream.log.contract import TIME_HEADER, Log, Start
-from millstream.log.kafka.names import java_settings
+from millstream.log.kafka.names import is_kerberos, java_settings
 from millstream.spark.source import MillstreamSource
 
 if TYPE_CHECKING:
@@ -78,7 +78,8 @@ def read_stream(
             "archive: Spark's Kafka source cannot begin in an archive",
             hint="read the whole with read_batch(…, archive=…), or begin the stream where the live log does",
         )
-    _Progress.watch(spark, log, names, group or f"spark-{'-'.join(names)}", kafka or {})
+    if not is_kerberos(kafka or {}):  # Spark's client has it, and the one that commits has not
+        _Progress.watch(spark, log, names, group or f"spark-{'-'.join(names)}", kafka or {})
     return _columns(_kafka(reader.format("kafka"), address, names, kafka or {}).load())
 
 

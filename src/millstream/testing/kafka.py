@@ -140,6 +140,7 @@ class KafkaBroker(Server):
         heap = () if seat is None else ("-Xmx256m",)  # the last one counts
         java = [str(find_java().executable), *(_ORDINARY if ordinary else _SMALL), *heap]
         java += [f"-Dlog4j2.configurationFile={self._folder / 'log4j2.properties'}"]
+        java += self._secured.options if self._secured else []
         self._java = [*java, "-cp", ":".join(map(str, kafka_broker_classpath()))]
         open_to = self._secured.settings if self._secured else {"listeners": f"PLAINTEXT://{self.bootstrap}"}
         here = {**self._seat.settings, **open_to, "log.dirs": str(self._folder / "data")}

@@ -101,9 +101,6 @@ def test_java_gets_its_tokens_by_oidc(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"sasl.mechanism": "GSSAPI"}, "no Kerberos"),
-        ({"security.protocol": "SASL_SSL"}, "no Kerberos"),
-        ({"security.protocol": "sasl_plaintext", "sasl.mechanisms": "gssapi"}, "no Kerberos"),
         ({"sasl.jaas.config": "${env:KEY}"}, "only Java"),
         ({"sasl.login.callback.handler.class": "com.example.Handler"}, "only Java"),
         ({"ssl.truststore.location": "store.jks"}, "only Java"),
@@ -118,6 +115,25 @@ def test_what_librdkafka_has_not_is_refused_with_the_way_out(
         with pytest.raises(ConfigError, match=said) as caught:
             door(settings)
         assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "asked", [{"sasl.mechanism": "GSSAPI"}, {"security.protocol": "SASL_SSL"}, {"sasl.mechanisms": "gssapi"}]
+)
+def test_kerberos_is_refused_with_the_way_out_but_for_sparks_client(asked: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match="no Kerberos") as caught:
+        client(asked)
+    assert "read_batch()" in str(caught.value.hint)
+    login = "com.sun.security.auth.module.Krb5LoginModule required"
+    assert java_settings(asked)["sasl.jaas.config"] == f'{login} useTicketCache="true";'
+    ticket = {"sasl.kerberos.keytab": "shop.keytab", "sasl.kerberos.principal": "shop@REALM"}
+    said = java_settings({**asked, **ticket, "sasl.kerberos.service.name": "kafka"})
+    assert (
+        said["sasl.jaas.config"]
+        == f'{login} useKeyTab="true" storeKey="true" keyTab="shop.keytab" principal="shop@REALM";'
+    )
+    assert said["sasl.kerberos.service.name"] == "kafka"
+    assert not ticket.keys() & said.keys()
 
 
 def test_tokens_of_another_kind_are_refused_where_spark_would_need_them() -> None:

@@ -12,8 +12,9 @@ from millstream.errors import ConfigError, LogUnavailable, NotAllowed
 from millstream.event import Event
 from millstream.log import open_log
 from millstream.testing import KafkaBroker
-from millstream.testing.secured import make_authority
+from millstream.testing.secured import make_authority, make_token_key
 from tests.contracts.log import name
+from tests.token_endpoint import TokenEndpoint
 
 CANARY = "hunter2-canary"
 
@@ -64,6 +65,33 @@ def test_a_log_behind_certificates_is_written_and_read(secured_kafka: KafkaBroke
         log.append(topic, [Event(b"a")])
     with open_log(address, kafka=java) as log, log.reader(topic) as reader:
         assert [record.value for record in reader.poll(timeout=10)] == [b"a"]
+
+
+def test_a_log_is_administered_written_and_read_with_tokens(
+    secured_kafka: KafkaBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET", "hunter2-secret")
+    monkeypatch.setenv("WORD", CANARY)
+    topic = name()
+    with TokenEndpoint(secured_kafka.secured, "hunter2-secret") as tokens:
+        with open_log(secured_kafka.url, kafka=tokens.client("${env:SECRET}")) as log:
+            log.create_topic(topic)
+            log.append(topic, [Event(b"a"), Event(b"b")], producer="p", sequence=1)
+            with log.reader(topic) as reader, log.consumer(topic, name("group")) as consumer:
+                assert [record.value for record in reader.poll(timeout=10)] == [b"a", b"b"]
+                assert [record.value for record in consumer.poll(timeout=10)] == [b"a", b"b"]
+                consumer.commit()
+        assert tokens.given > 1
+        before = tokens.given
+        said = refused(secured_kafka.url, tokens.client("${env:WORD}"))
+        assert "gives no token" in said
+        assert "invalid_client" in said
+        assert "kafka.sasl.oauthbearer.client.secret" in said
+        assert tokens.given == before
+    make_token_key(other := secured_kafka.secured.folder / "other.key")
+    with TokenEndpoint(secured_kafka.secured, "hunter2-secret", key=other) as tokens:
+        assert "kafka.sasl.oauthbearer" in refused(secured_kafka.url, tokens.client("${env:SECRET}"))
+        assert tokens.given
 
 
 def refused(address: str, settings: dict[str, str], kind: type[Exception] = NotAllowed) -> str:

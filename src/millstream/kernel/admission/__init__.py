@@ -5,10 +5,11 @@ not on any clock. The watermark at a record is the highest time at earlier offse
 heartbeat has raised it to. A record below it, by more than the allowed lateness, is late. One that claims to be from the
 future moves nothing, be it a heartbeat.
 
-There are four entrances (:mod:`~millstream.kernel.admission.entrances`), and all end in the same verdicts:
+There is one entrance, a gate (:mod:`~millstream.kernel.admission.gate`) for what a batch holds of a partition. Where it stands:
 
-- *at once*, where records are packed: a feed that is not judged (``Feed.judged``), for it has neither time nor numbers of producers;
-- *the gate*, where the source reads a partition from front to end (``Chain.early``): the watermark so far comes with the task;
-- *waiting*, behind a gate that shut at a record that only Spark can decode: until the whole batch is decoded;
-- *with state*, a stage of its own (``Chain.staged``), which keeps the watermark and what number each producer has come to.
+- *where records are read*, on both engines: the watermark so far comes with the task. If a record comes that only Spark can decode, it
+  shuts, and a gate with the same watermark lets in the rest *where records are packed*, as soon as the whole batch is decoded.
+- *where records are packed*, for a feed that is not judged (``Feed.judged``), for it has neither time nor numbers of producers.
+- *in a stage of its own* (``Chain.staged``), where state is needed: what number each producer has come to. So it is for whoever has
+  no watermark before the batch, too: a verification, a trial, and a checkpoint that was made before sources kept it.
 """

@@ -29,7 +29,11 @@ _REFUSED = {
         "it does not support this SASL mechanism",
         "kafka.sasl.mechanisms is one of those that the broker supports; is it the port for users?",
     ),
-    "Authentication failed|authentication failed": (
+    "OAUTHBEARER token: .*(invalid_client|invalid_grant|invalid_request|invalid_scope|unauthorized_client)": (
+        "the token endpoint gives no token",
+        "look at kafka.sasl.oauthbearer.client.id, .scope and what kafka.sasl.oauthbearer.client.secret names",
+    ),
+    "Authentication failed|authentication failed|invalid_token": (
         "it does not know this user, or not by this password",
         "look at kafka.sasl.username and what kafka.sasl.password names; for tokens at kafka.sasl.oauthbearer.…",
     ),

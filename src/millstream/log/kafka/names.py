@@ -29,6 +29,12 @@ def client_settings(servers: str, settings: Mapping[str, str]) -> dict[str, str]
     """The settings of every client, by Java's names or librdkafka's, under the latter. Secrets are resolved: it must never be printed."""
     check_settings(settings, "kafka.")
     _check_names(settings)
+    if is_kerberos(settings):
+        raise ConfigError(
+            "kafka.sasl.mechanism GSSAPI: the client in librdkafka's wheel has no Kerberos, and pipelines, appends and administration need it",
+            hint="ask for a listener with SCRAM, OAUTHBEARER or certificates, or copy the topics to a log of your own:"
+            ' Spark\'s source reads them, by read_stream(), read_batch() or format("kafka"), and format("millstream") appends',
+        )
     ours = {"bootstrap.servers": servers, "log_level": "0", "socket.connection.setup.timeout.ms": "10000"}
     return ours | librdkafka_settings({name: resolve(value) for name, value in settings.items()})
 
@@ -51,7 +57,6 @@ def librdkafka_settings(settings: Mapping[str, str]) -> dict[str, str]:
     algorithm = "ssl.endpoint.identification.algorithm"
     if known.get(algorithm) == "":
         known[algorithm] = "none"
-    _check_login(known)
     for name in sorted(known):
         if name.startswith("ssl.truststore.") or (kind not in ("PEM", "PKCS12") and name.startswith("ssl.keystore.")):
             hint = "name kafka.ssl.ca.location, kafka.ssl.certificate.location and kafka.ssl.key.location: files in PEM's form"
@@ -59,16 +64,11 @@ def librdkafka_settings(settings: Mapping[str, str]) -> dict[str, str]:
     return known
 
 
-def _check_login(known: Mapping[str, str]) -> None:
-    """Refuse ways to say who one is that librdkafka does not have."""
+def is_kerberos(settings: Mapping[str, str]) -> bool:
+    """Whether settings ask for Kerberos, which Java's client has and librdkafka's wheel has not."""
+    known = {_SAME.get(name, name): value for name, value in settings.items()}
     sasl = known.get("security.protocol", "").upper().startswith("SASL_")
-    if known.get("sasl.mechanisms", "GSSAPI" if sasl else "").upper() == "GSSAPI":  # which is the default of both
-        raise ConfigError(
-            "kafka.sasl.mechanism GSSAPI: the client in librdkafka's wheel has no Kerberos, and everything but `verify` needs it",
-            hint="ask for a listener with SCRAM, OAUTHBEARER or certificates, or copy the topics to a log of your own:"
-            ' Spark reads them by format("kafka") and appends by format("millstream")',
-        )
-    _check_names(known)
+    return known.get("sasl.mechanisms", "GSSAPI" if sasl else "").upper() == "GSSAPI"  # which is the default of both
 
 
 def _check_names(settings: Mapping[str, str]) -> None:
@@ -106,13 +106,23 @@ def java_settings(settings: Mapping[str, str]) -> dict[str, str]:
 def _login(known: dict[str, str]) -> str | None:
     """Who one is, in Java's words; takes out of the settings what they say of it."""
     mechanism = known.get("sasl.mechanisms", "").upper()
+    if is_kerberos(known):
+        return _kerberos(known)
     if mechanism == "OAUTHBEARER":
         return _tokens(known)
     user, password = known.pop("sasl.username", None), known.pop("sasl.password", None)
     if user is None or password is None:
         return None
     module = "scram.ScramLoginModule" if mechanism.startswith("SCRAM") else "plain.PlainLoginModule"
-    return _module(module, {"username": user, "password": password})
+    return _module(f"{_LOGIN}.{module}", {"username": user, "password": password})
+
+
+def _kerberos(known: dict[str, str]) -> str:
+    """By a keytab, or by the tickets that the user of the process has."""
+    keytab, principal = known.pop("sasl.kerberos.keytab", None), known.pop("sasl.kerberos.principal", None)
+    said = {"useKeyTab": "true", "storeKey": "true", "keyTab": keytab} if keytab else {"useTicketCache": "true"}
+    fields = {name: value for name, value in {**said, "principal": principal}.items() if value}
+    return _module("com.sun.security.auth.module.Krb5LoginModule", fields)
 
 
 def _tokens(known: dict[str, str]) -> str:
@@ -132,12 +142,14 @@ def _tokens(known: dict[str, str]) -> str:
     for pair in filter(None, known.pop("sasl.oauthbearer.extensions", "").split(",")):
         name, _, value = pair.partition("=")
         said[f"extension_{name.strip()}"] = value.strip()
-    return _module("oauthbearer.OAuthBearerLoginModule", {name: value for name, value in said.items() if value})
+    return _module(
+        f"{_LOGIN}.oauthbearer.OAuthBearerLoginModule", {name: value for name, value in said.items() if value}
+    )
 
 
 def _module(name: str, fields: Mapping[str, str]) -> str:
     said = " ".join(f"{field}={json.dumps(value, ensure_ascii=False)}" for field, value in fields.items())
-    return f"{_LOGIN}.{name} required {said};"
+    return f"{name} required {said};"
 
 
 def _certificates(known: dict[str, str]) -> None:

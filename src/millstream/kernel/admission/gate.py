@@ -1,4 +1,4 @@
-"""The entrances to admission: at once, the gate, waiting, with state; :mod:`millstream.kernel.admission` says which is taken when."""
+"""The one entrance to admission, and where it stands; :mod:`millstream.kernel.admission` says where when."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
 from millstream.errors import PipelineError
 from millstream.kernel.admission.record import COLUMNS, column_of, is_used
 from millstream.kernel.admission.repeats import repeats_of
-from millstream.kernel.admission.verdicts import Verdicts, after, judge, outcome
+from millstream.kernel.admission.verdicts import after, judge, outcome
 from millstream.kernel.arrow import from_bytes, to_bytes
 from millstream.kernel.exchange.chunk import Chunk, Kind, beats_chunk, mark, read_beats, read_mark
 from millstream.kernel.passing import Passing
@@ -24,16 +25,39 @@ from millstream.plan.build import ADMIT, Chain, Feed
 
 @dataclass
 class Gate:
-    """The admission of what a batch holds of one partition, where its records are read: piece by piece, in order of offsets.
+    """The entrance: what a batch holds of one partition is judged here, piece by piece, in the order of offsets, and sent on.
 
-    It shuts at the first record that only Spark can decode. What comes after waits for that, to be judged together.
+    ``before`` is the partition's watermark before the batch, ``beats`` its heartbeats in the batch, in the order of offsets. A gate where
+    records are read shuts at the first one that only Spark can decode. What comes after waits for that, to be judged together.
     """
 
-    before: int
-    watermark: int
-    shut: bool = False
+    before: int = NEVER
     beats: Sequence[Beat] = ()
-    """The heartbeats of the partition in the batch, in order of offsets."""
+    shut: bool = False
+    watermark: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.watermark = self.before
+
+    def enter(
+        self, feed: Feed, partition: int, rows: pl.DataFrame, repeats: npt.NDArray[np.bool_] | None = None
+    ) -> Iterator[Chunk]:
+        """Judge rows; ``repeats`` says of which it is known that they were here before."""
+        verdicts = judge(feed, rows, self.watermark, repeats, self.beats)
+        self.watermark = verdicts.watermark
+        yield from outcome(feed, partition, rows, verdicts)
+
+    def leave(self, feed: Feed, partition: int) -> Iterator[Chunk]:
+        """Say how far the partition has come, at the end of its records; behind a gate that has shut, more is said later."""
+        if not self.shut:
+            self.watermark, told = after(feed, partition, self.watermark, self.beats)
+            yield from told
+        elif self.beats:
+            yield beats_chunk(feed.number, partition, self.beats)
+        if self.watermark > self.before:
+            for port in feed.ports:
+                if port.marks:
+                    yield from mark(f"{feed.number}:{partition}", self.watermark, port)
 
 
 @dataclass
@@ -65,7 +89,7 @@ class Admission:
         if feed.judged:
             yield Chunk.own(ADMIT, feed.number, partition, Kind.CHANGES, to_bytes(rows))
         else:
-            yield from self.passing.on(admit_at_once(feed, partition, rows), partition)
+            yield from self.passing.on(Gate().enter(feed, partition, rows), partition)
 
     def pass_gate(
         self, feed: Feed, partition: int, rows: pl.DataFrame | None, gate: Gate, *, whole: bool
@@ -79,25 +103,11 @@ class Admission:
         if gate.shut:
             yield Chunk.own(ADMIT, feed.number, partition, Kind.CHANGES, to_bytes(rows))
             return
-        verdicts = judge(feed, rows, gate.watermark, told=gate.beats)
-        gate.watermark = verdicts.watermark
-        yield from self.passing.on(outcome(feed, partition, rows, verdicts), partition)
+        yield from self.passing.on(gate.enter(feed, partition, rows), partition)
 
     def leave_gate(self, feed: Feed, partition: int, gate: Gate) -> Iterator[Chunk]:
-        """Say how far a partition has come, at the end of its records; behind a gate that has shut, more is said later."""
-        if not gate.shut:
-            gate.watermark, told = after(feed, partition, gate.watermark, gate.beats)
-            yield from told
-        elif gate.beats:
-            yield beats_chunk(feed.number, partition, gate.beats)
-        if gate.watermark > gate.before:
-            marks = [
-                each
-                for port in feed.ports
-                if port.marks
-                for each in mark(f"{feed.number}:{partition}", gate.watermark, port)
-            ]
-            yield from self.passing.on(marks, partition)
+        """Say how far a partition has come, at the end of its records."""
+        yield from self.passing.on(gate.leave(feed, partition), partition)
 
     def tell(self, beats: Iterable[Beat]) -> list[Chunk]:
         """Heartbeats for partitions that are admitted in a stage."""
@@ -117,14 +127,9 @@ class Admission:
             feed = self.chain.feed(target)
             (before,) = (read_mark(chunk.data)[1] for chunk in group if chunk.kind == Kind.MARK)
             rows, beats = _told(group)
-            gate = Gate(before, before, beats=beats)
+            gate = Gate(before, beats)
             yield from self.pass_gate(feed, partition, rows, gate, whole=True)
             yield from self.leave_gate(feed, partition, gate)
-
-
-def admit_at_once(feed: Feed, partition: int, rows: pl.DataFrame) -> Iterator[Chunk]:
-    """Judge rows of a feed whose admission needs no state: only what cannot be decoded is refused."""
-    yield from outcome(feed, partition, rows, judge(feed, rows, NEVER))
 
 
 def _told(chunks: Iterable[Chunk]) -> tuple[pl.DataFrame | None, list[Beat]]:
@@ -135,27 +140,20 @@ def _told(chunks: Iterable[Chunk]) -> tuple[pl.DataFrame | None, list[Beat]]:
 
 
 def admit(feed: Feed, partition: int, chunks: Sequence[Chunk], store: Store) -> Iterator[Chunk]:
-    """Judge what a batch holds of one partition and send it on; the partition's watermark is kept in ``store``."""
+    """Let in what a batch holds of one partition; its watermark, and what number each producer has come to, are kept in ``store``."""
     rows, beats = _told(chunks)
     meta = Meta.read(store)
-    before = watermark = meta.facts.get("watermark", NEVER)
+    gate = Gate(meta.facts.get("watermark", NEVER), beats)
     if rows is not None:
-        verdicts = _judged(feed, partition, rows, meta, store, before, beats)
-        watermark = verdicts.watermark
-        yield from outcome(feed, partition, rows, verdicts)
-    meta.facts["watermark"], told = after(feed, partition, watermark, beats)
+        yield from gate.enter(feed, partition, rows, _repeats(feed, partition, rows, meta, store))
+    left = list(gate.leave(feed, partition))
+    meta.facts["watermark"] = gate.watermark
     meta.write(store)
-    yield from told
-    if meta.facts["watermark"] > before:
-        for port in feed.ports:
-            if port.marks:
-                yield from mark(f"{feed.number}:{partition}", meta.facts["watermark"], port)
+    yield from left
 
 
-def _judged(
-    feed: Feed, partition: int, rows: pl.DataFrame, meta: Meta, store: Store, before: int, beats: Sequence[Beat]
-) -> Verdicts:
-    """The verdicts on what a batch holds of one partition, whose watermark is ``before``; ``meta`` learns how far it has come."""
+def _repeats(feed: Feed, partition: int, rows: pl.DataFrame, meta: Meta, store: Store) -> npt.NDArray[np.bool_] | None:
+    """Which rows are repeats of their producers, if these number them; ``meta`` learns how far the partition has come."""
     expected = np.concatenate([[meta.facts.get("next", 0)], rows["_o"].to_numpy() + 1])
     if (again := rows["_o"].to_numpy() < expected[:-1]).any():
         place = int(again.argmax())
@@ -165,4 +163,4 @@ def _judged(
         )
     repeats = repeats_of(feed, rows, meta, store) if feed.source.sequence is not None else None
     meta.facts["next"] = int(expected[-1])
-    return judge(feed, rows, before, repeats, beats)
+    return repeats
