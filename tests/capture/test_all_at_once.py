@@ -79,7 +79,9 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
     server = request.getfixturevalue("own_mariadb" if request.param == "mariadb" else "own_logical")
     database: Database = MariaDb(server) if isinstance(server, MariaDbServer) else Postgres(server)
     database.made(ROWS)
-    if isinstance(database, Postgres):  # `a` says what was before; `wide` has values out of line, and does not say them again
+    if isinstance(
+        database, Postgres
+    ):  # `a` says what was before; `wide` has values out of line, and does not say them again
         database.run("ALTER TABLE a REPLICA IDENTITY FULL", "CREATE TABLE wide (id int PRIMARY KEY, v int, t text)", "ALTER TABLE wide ALTER t SET STORAGE EXTERNAL")  # fmt: skip
     else:
         database.run("CREATE TABLE wide (id int PRIMARY KEY, v int, t mediumtext)")
