@@ -21,8 +21,8 @@ from millstream.capture.postgres.publication import (
     drop_slot,
     make_publication,
     make_slot,
-    peeked,
     name_of,
+    peeked,
     slot_is_free,
     slot_is_lost,
 )
