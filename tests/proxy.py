@@ -17,7 +17,16 @@ class Proxy:
         self.port: int = self._listener.getsockname()[1]
         self._lock = threading.Lock()
         self._left, self._answered, self._said = 0, False, b""
+        self._open = set[socket.socket]()
         self.cuts = 0
+
+    def cut_all(self) -> int:
+        """Lose all connections that there are, now; how many."""
+        with self._lock:
+            for each in self._open:
+                with suppress(OSError):
+                    each.shutdown(socket.SHUT_RDWR)
+            return len(self._open)
 
     def cut(self, chunk: int, *, answered: bool, said: bytes = b"") -> None:
         """Lose the connection at that chunk, counted from 1: before it is sent on, or when the server has answered it.
@@ -51,6 +60,8 @@ class Proxy:
         except OSError:
             client.close()
             return
+        with self._lock:
+            self._open.add(client)
         mute = threading.Event()
         back = threading.Thread(target=self._back, args=(server, client, mute), daemon=True)
         back.start()
@@ -68,6 +79,8 @@ class Proxy:
                     server.sendall(data)
                 except OSError:
                     break
+            with self._lock:
+                self._open.discard(client)
             for each in (client, server):
                 with suppress(OSError):
                     each.shutdown(socket.SHUT_RDWR)

@@ -7,7 +7,7 @@ import os
 import random
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -328,6 +328,26 @@ def test_a_difference_is_found_while_both_move_and_a_new_snapshot_mends_it(log: 
         assert [each.equal for each in compare(log, looking, "shop")] == [True, True]
     source.close()
     looking.close()
+
+
+def test_what_has_caught_up_is_compared_though_no_capture_runs(log: Log, database: Database) -> None:
+    database.made(rows=20)
+    database.run("CREATE TABLE other (id integer NOT NULL PRIMARY KEY)")
+    once(log, database)
+    source, soon = database.source("a", "b"), timedelta(seconds=5)
+    for _ in range(2):  # to look at PostgreSQL makes its log longer
+        assert [(each.rows, each.equal) for each in compare(log, source, "shop", patience=soon)] == [
+            (20, True),
+            (0, True),
+        ]
+    if isinstance(database, Postgres):
+        database.run("INSERT INTO other VALUES (1)", "CHECKPOINT")
+        assert all(each.equal for each in compare(log, source, "shop", patience=soon))
+    database.run("UPDATE a SET v = 7 WHERE id = 3")
+    with pytest.raises(CaptureUnavailable, match="has not come to where the database is"):
+        list(compare(log, source, "shop", patience=timedelta(seconds=1)))
+    assert once(log, database).changes == 1  # nothing was taken by who looked
+    source.close()
 
 
 @pytest.mark.parametrize("early", [False, True])

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import pty
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -19,7 +22,7 @@ from millstream.event import Event
 from millstream.log import open_log
 from millstream.pipeline import Pipeline
 from millstream.testing import MariaDbServer
-from tests.capture.databases import MariaDb
+from tests.capture.databases import MariaDb, Sqlite
 from tests.capture.process import COMMAND
 from tests.waiting import until
 
@@ -118,6 +121,24 @@ def test_what_cannot_be_is_refused_with_the_cure(go: Go, arguments: tuple[str, .
     assert (code, out) == (2, "")
     assert said in err
     assert "geheim" not in err
+
+
+def test_a_terminal_shows_a_bar_for_each_table_and_nothing_of_it_stays(tmp_path: Path) -> None:
+    database, (ours, theirs) = Sqlite(tmp_path / "shop.db"), pty.openpty()
+    database.made(rows=5000)
+    command = [*COMMAND, "capture", "start", database.address, "--table", "a", "--table", "b", "--once"]
+    environ = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
+    with subprocess.Popen(command, stderr=theirs, cwd=tmp_path, env=environ) as process:
+        os.close(theirs)
+        shown = b""
+        with suppress(OSError):  # how a terminal ends
+            while piece := os.read(ours, 1 << 16):
+                shown += piece
+        os.close(ours)
+    assert process.returncode == 0, shown
+    said = shown.decode()
+    assert "shop a 5,000" in said
+    assert said.rindex("\x1b[2K") < said.index("shop: 5,000 rows and 0 changes in this run")  # the lines are erased
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -7,6 +7,7 @@ A subclass gives the fixtures ``again``, which opens the sink of view ``totals``
 from __future__ import annotations
 
 import datetime as dt
+import json
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from decimal import Decimal
@@ -97,6 +98,19 @@ class SinkContract:
             assert (newer.last(), sent()) == (1 << 32, {"ann": (1, 1.0)})
             send(newer, (1 << 32) + 1, {"bob": (6, 6.0)})
         assert sent() == {"ann": (1, 1.0), "bob": (6, 6.0)}
+
+    def test_what_it_holds_is_told_by_key_if_it_can_be(self, sink: Sink, sent: Callable[[], Rows]) -> None:
+        if (found := sink.held()) is None:
+            pytest.skip("a cache, or folders by columns: nobody can say what should be there")
+        assert list(found) == []
+        send(sink, 1, {f"user {number}": (number, number / 8) for number in range(2_500)})
+        send(sink, 2, {"user 0": (7, None), 'ü"': (8, 1e300)}, gone=("user 1", "user 2"))
+        told = list(sink.held() or ())
+        rows = {json.loads(key)["name"]: json.loads(row) for key, row in told}
+        assert len(told) == len(rows) == 2_499
+        assert named(list(rows.values())) == sent()
+        assert all(json.loads(key) == {"name": json.loads(row)["name"]} for key, row in told)
+        assert set(rows["user 0"]) == {"name", "n", "total"}
 
     def test_nothing_to_send_is_nothing_sent(self, sink: Sink, sent: Callable[[], Rows]) -> None:
         send(sink, 1, {})

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import random
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import apsw
 import pytest
 from pyspark.sql import SparkSession
 
-from millstream.errors import PlanError
 from millstream.log import open_log
 from millstream.pipeline import Pipeline
 from millstream.runtime.run import Progress, run
-from millstream.testing import MariaDbServer
-from tests.capture.databases import MariaDb
+from tests.capture.conftest import logical  # noqa: F401  a fixture
+from tests.capture.databases import Database, MariaDb, Postgres
 from tests.capture.process import once, running, same, settings
 
 ACCOUNTS, EACH, BATCHES = 40, 1000, 5
@@ -24,7 +24,7 @@ ACCOUNTS, EACH, BATCHES = 40, 1000, 5
 class Client:
     """One who moves money between the tables, in transactions of which some are rolled back; and one who looks at every commit of the views."""
 
-    def __init__(self, database: MariaDb, views: Path) -> None:
+    def __init__(self, database: Database, views: Path) -> None:
         self.database, self.views, self.over = database, views, threading.Event()
         self.moved = 0
         self.seen: dict[int, tuple[int, int]] = {}
@@ -58,19 +58,18 @@ class Client:
                 self.seen[int(batch)] = (int(one), int(str(other)))
 
 
-def _reads() -> bool:
-    try:
-        Pipeline("bank").table("a", "id int", key="id", codec="debezium")
-    except PlanError:
-        return False
-    return True
+@pytest.fixture(params=["mariadb", "postgres"])
+def database(request: pytest.FixtureRequest) -> Iterator[Database]:
+    mariadb = request.param == "mariadb"
+    server = request.getfixturevalue("mariadb" if mariadb else "logical")
+    found: Database = MariaDb(server) if mariadb else Postgres(server)
+    yield found
+    found.close()
 
 
-@pytest.mark.skipif(not _reads(), reason="pipelines do not read Debezium's envelope yet")
 def test_no_state_of_the_views_is_one_that_the_database_never_had(
-    spark: SparkSession, mariadb: MariaDbServer, tmp_path: Path
+    spark: SparkSession, database: Database, tmp_path: Path
 ) -> None:
-    database = MariaDb(mariadb)
     database.made()
     for each in "ab":
         database.run(f"INSERT INTO {each} VALUES {', '.join(f'({one}, {EACH}, null)' for one in range(ACCOUNTS))}")

@@ -45,6 +45,7 @@ class State:
     silent: int = 0
     """Bulk requests that are done, and whose answer is lost."""
     bulks: int = 0
+    scrolls: list[tuple[list[dict[str, Any]], int]] = field(default_factory=list)
     away: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -90,6 +91,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_PUT(self) -> None:
         self._do("PUT")
 
+    def do_DELETE(self) -> None:
+        self._do("DELETE")
+
     def do_POST(self) -> None:
         self._do("POST")
 
@@ -121,7 +125,7 @@ class _Handler(BaseHTTPRequestHandler):
         match (method, path):
             case ("POST", ["_bulk"]):
                 return self._bulk(body)
-            case ("GET", [name, "_mapping" | "_count"]) if name not in state.indexes:
+            case ("GET", [name, "_mapping" | "_count"]) | ("POST", [name, "_refresh"]) if name not in state.indexes:
                 return 404, {
                     "error": {"type": "index_not_found_exception", "reason": f"no such index [{name}]"},
                     "status": 404,
@@ -130,6 +134,19 @@ class _Handler(BaseHTTPRequestHandler):
                 index = state.indexes[name]
                 properties = {each: {"type": kind} for each, kind in index.types.items()}
                 return 200, {name: {"mappings": {"dynamic": index.dynamic, "properties": properties}}}
+            case ("POST", [name, "_refresh"]):
+                return 200, {"_shards": {"failed": 0}}
+            case ("POST", [name, "_search"]) if parse_qs(url.query).get("scroll") and name != "_search":
+                asked = json.loads(body)
+                assert asked["sort"] == ["_doc"]
+                found = [{"_id": each, "_source": row} for each, row in state.indexes[name].documents.items()]
+                state.scrolls.append((found, asked["size"]))
+                return self._page(len(state.scrolls) - 1)
+            case ("POST", ["_search", "scroll"]):
+                return self._page(int(json.loads(body)["scroll_id"]))
+            case ("DELETE", ["_search", "scroll"]):
+                state.scrolls[int(json.loads(body)["scroll_id"])] = ([], 0)
+                return 200, {"succeeded": True}
             case ("GET", [name, "_count"]):
                 return 200, {"count": len(state.indexes[name].documents)}
             case ("PUT", [name]):
@@ -155,6 +172,12 @@ class _Handler(BaseHTTPRequestHandler):
                 assert options["version_type"] == ["external"]
                 return self._put("index", name, found, int(options["version"][0]), json.loads(body))
         return 400, {"error": {"type": "illegal_argument_exception", "reason": f"{method} {self.path}"}, "status": 400}
+
+    def _page(self, number: int) -> tuple[int, Any]:
+        """The next documents of a scroll, as they were when it began."""
+        found, size = self.state.scrolls[number]
+        self.state.scrolls[number] = (found[size:], size)
+        return 200, {"_scroll_id": str(number), "hits": {"hits": found[:size]}}
 
     def _bulk(self, body: bytes) -> tuple[int, Any]:
         self.state.bulks += 1

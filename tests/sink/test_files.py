@@ -17,7 +17,7 @@ from millstream.errors import ConfigError, PlanError, SinkUnavailable
 from millstream.failpoint import armed
 from millstream.sink import ChangeSet, Sink
 from millstream.sink.files import FileSink, committed_files
-from tests.contracts.sink import JsonSinkContract, Rows, SinkContract, change_set, named, send
+from tests.contracts.sink import KEY, JsonSinkContract, Rows, SinkContract, change_set, named, send
 
 
 def replayed(changes: list[dict[str, object]]) -> Rows:
@@ -35,7 +35,7 @@ def said(file: Path) -> dict[str, object]:
 class TestParquet(SinkContract):
     @pytest.fixture
     def again(self, tmp_path: Path) -> Callable[[], Sink]:
-        return lambda: FileSink(tmp_path / "out", "parquet")
+        return lambda: FileSink(tmp_path / "out", "parquet", key=KEY)
 
     @pytest.fixture
     def sent(self, tmp_path: Path) -> Callable[[], Rows]:
@@ -80,7 +80,7 @@ class TestJsonPartitions(JsonSinkContract):
 class TestJson(JsonSinkContract):
     @pytest.fixture
     def again(self, tmp_path: Path) -> Callable[[], Sink]:
-        return lambda: FileSink(tmp_path / "out", "json")
+        return lambda: FileSink(tmp_path / "out", "json", key=KEY)
 
     @pytest.fixture
     def sent(self, tmp_path: Path) -> Callable[[], Rows]:

@@ -29,6 +29,8 @@ from millstream.log.contract import Log
 
 EXAMPLES = 20
 ROUNDS = 5
+_LOOK = 2.0
+"""Seconds between two looks whether what the capture has not come to has anything of ours."""
 
 
 class _Said(msgspec.Struct):
@@ -97,7 +99,7 @@ def _compared(log: Log, source: Source, name: str, table: Table, topic: str, pat
     before: dict[bytes, _Pair] = {}
     for last in (False,) * (ROUNDS - 1) + (True,):
         with source.snapshot([table]) as snapshot:
-            _wait(log, name, snapshot.position, patience)
+            _wait(log, source, name, snapshot.position, patience)
             rows, differing = _differing(log, snapshot, table, topic)
             sure = {key: pair for key, pair in differing.items() if before.get(key) == pair}
             if last or len(sure) == len(differing):
@@ -117,13 +119,18 @@ def _compared(log: Log, source: Source, name: str, table: Table, topic: str, pat
     raise AssertionError("the last round returns")
 
 
-def _wait(log: Log, name: str, position: Position, patience: timedelta) -> None:
-    """Until the capture has come to a position."""
-    deadline = time.monotonic() + patience.total_seconds()
+def _wait(log: Log, source: Source, name: str, position: Position, patience: timedelta) -> None:
+    """Until the capture has come to a position, or to the last of our changes before it."""
+    deadline, looked = time.monotonic() + patience.total_seconds(), -_LOOK
     while True:
         progress = read_known(log).get(name, Known()).progress
-        if progress is not None and progress.position is not None and order_of(progress.position) >= order_of(position):
+        here = progress.position if progress is not None else None
+        if here is not None and order_of(here) >= order_of(position):
             return
+        if here is not None and time.monotonic() - looked >= _LOOK:
+            if source.is_quiet(here, position):
+                return
+            looked = time.monotonic()
         if time.monotonic() > deadline:
             raise CaptureUnavailable(
                 f"capture {name}: it has not come to where the database is within {patience.total_seconds():.0f} s",

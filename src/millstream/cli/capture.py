@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
 import click
 
-from millstream.capture.contract import Source
 from millstream.capture.control import Control, Known, check_name, forget, read_known, request
 from millstream.capture.declaration import in_python, in_sql
-from millstream.capture.diff import compare
 from millstream.capture.opening import name_of, open_source
+from millstream.cli.capture_diff import diff, known_capture, source_of
 from millstream.cli.capture_start import start
 from millstream.cli.output import (
     confirmed,
-    json_line,
     json_option,
     log_option,
     opened,
@@ -26,7 +22,6 @@ from millstream.cli.output import (
     to_json,
 )
 from millstream.errors import CaptureError, ConfigError, MillstreamError
-from millstream.log.contract import Log
 
 _STATUS = {
     "name": "CAPTURE",
@@ -38,15 +33,6 @@ _STATUS = {
     "behind": "BEHIND",
     "owner": "OWNER",
 }
-_DIFF = {
-    "table": "TABLE",
-    "rows": "ROWS",
-    "missing": "MISSING",
-    "extra": "EXTRA",
-    "other": "OTHER",
-    "moving": "MOVING",
-    "equal": "EQUAL",
-}
 
 
 @click.group("capture")
@@ -55,28 +41,7 @@ def command() -> None:
 
 
 command.add_command(start)
-
-
-def _known(log: Log, name: str) -> Known:
-    captures = read_known(log)
-    if name not in captures:
-        raise CaptureError(
-            f"capture {name}: none of that name in {log.url}; there are {', '.join(captures) or 'none'}",
-            hint="`millstream capture start SOURCE --table TABLE` begins one",
-        )
-    return captures[name]
-
-
-@contextmanager
-def _source_of(known: Known, name: str, allow: tuple[str, ...] = ()) -> Iterator[Source]:
-    """The database that a capture reads."""
-    if known.progress is None:
-        raise CaptureError(f"capture {name}: it has not begun", hint="start it again")
-    source = open_source(known.progress.source, list(known.tables), name, allow=allow)
-    try:
-        yield source
-    finally:
-        source.close()
+command.add_command(diff)
 
 
 @command.command()
@@ -92,7 +57,7 @@ def status(name: str | None, log_url: str | None, as_json: bool) -> None:
       millstream capture status shop --json
     """
     with opened(log_url) as log:
-        captures = {name: _known(log, name)} if name else read_known(log)
+        captures = {name: known_capture(log, name)} if name else read_known(log)
         rows = [_status(each, known) for each, known in captures.items()]
     show(
         rows, _STATUS, as_json=as_json, empty="no captures; `millstream capture start SOURCE --table TABLE` begins one"
@@ -124,7 +89,7 @@ def _behind(name: str, known: Known) -> str:
     if known.progress is None or known.progress.position is None:
         return "all"
     try:
-        with _source_of(known, name) as source:
+        with source_of(known, name) as source:
             end, here = order_of(source.end()), order_of(known.progress.position)
     except MillstreamError as error:
         return f"unknown: {error.message}"
@@ -148,7 +113,7 @@ def snapshot(name: str, tables: tuple[str, ...], log_url: str | None) -> None:
       millstream capture snapshot shop --table public.users
     """
     with opened(log_url) as log:
-        known = _known(log, name)
+        known = known_capture(log, name)
         for table in tables:
             if not (table in known.tables and known.tables[table].topic):
                 raise ConfigError(f"capture {name}: it has no table {table}; it has {', '.join(known.tables)}")
@@ -184,36 +149,6 @@ def columns(source: str, tables: tuple[str, ...], name: str | None, as_json: boo
 
 @command.command()
 @click.argument("name")
-@log_option
-@json_option
-def diff(name: str, log_url: str | None, as_json: bool) -> int:
-    """Compare the tables of a database with their topics, row by row, while both move.
-
-    Reads the tables at one moment and the topics up to it; the capture must be running, or have caught up. Exit code 1 if a row differs.
-    `millstream verify FILE` compares views with topics.
-
-    \b
-    Example:
-      millstream capture diff shop
-    """
-    with opened(log_url) as log, _source_of(_known(log, name), name) as source, stderr().status(f"comparing {name}"):
-        compared = list(compare(log, source, name))
-    rows = [{**asdict(each), "equal": each.equal} for each in compared]
-    if as_json:
-        click.echo(to_json(rows))
-    else:
-        show(rows, _DIFF, as_json=False, empty="no tables")
-        for each in compared:
-            for found in each.examples:
-                said = f"{each.table} {found.key}: {found.kind}; database {json_line(found.database)}, topic {json_line(found.topic)}"
-                stderr().print(said, soft_wrap=True)
-        if not all(each.equal for each in compared):
-            stderr().print(f"`millstream capture snapshot {name} --table TABLE` puts a topic right", soft_wrap=True)
-    return 0 if all(each.equal for each in compared) else 1
-
-
-@command.command()
-@click.argument("name")
 @click.argument("statement")
 @log_option
 def alter(name: str, statement: str, log_url: str | None) -> None:
@@ -225,7 +160,7 @@ def alter(name: str, statement: str, log_url: str | None) -> None:
     Example:
       millstream capture alter shop "ALTER TABLE users ADD COLUMN age INTEGER"
     """
-    with opened(log_url) as log, _source_of(_known(log, name), name) as source:
+    with opened(log_url) as log, source_of(known_capture(log, name), name) as source:
         change = getattr(source, "alter", None)
         if change is None:
             raise CaptureError(
@@ -250,10 +185,10 @@ def remove(name: str, yes: bool, log_url: str | None) -> None:
       millstream capture remove shop --yes
     """
     with opened(log_url) as log:
-        known = _known(log, name)
+        known = known_capture(log, name)
         confirmed(f"End capture {name} of {len(known.tables)} tables?", yes=yes)
         Control(log, name).claim()
-        with _source_of(known, name) as source:
+        with source_of(known, name) as source:
             source.remove()
         forget(log, name)
     stderr().print(f"removed {name}; `millstream topics delete TOPIC` deletes a topic", soft_wrap=True)

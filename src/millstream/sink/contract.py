@@ -8,6 +8,7 @@ Every sink must pass ``tests/contracts/sink.py``.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import polars as pl
@@ -69,6 +70,10 @@ class Sink(Closing):
         Only if nothing came since ``after``, the number that was there: neither a batch nor a part of one.
         """
         return False
+
+    def held(self) -> Iterator[tuple[str, str]] | None:
+        """The rows that are there now, each key once: the key and the row as JSON. None where they cannot be told: of a cache, or without a key."""
+        return None
 
     def place(self) -> str:
         """An id of this place, so that another one of its name is recognised, where only a number may be lost; else nothing."""

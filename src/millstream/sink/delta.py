@@ -20,6 +20,7 @@ import polars as pl
 from millstream.durable import sync
 from millstream.errors import MachineError, SinkError, SinkUnavailable
 from millstream.failpoint import failpoint
+from millstream.sink import json_rows
 from millstream.sink.contract import ChangeSet, Packed, Sink, check_remembered
 from millstream.sink.delta_types import differing, null_hint, types
 from millstream.store.contract import Refusal
@@ -94,6 +95,17 @@ class DeltaSink(Sink):
             f"the Delta table in {self._folder}: somebody else committed {_TRIES} times while a batch was written",
             hint="let one writer, or one optimize, be at work at a time",
         )
+
+    def held(self) -> Iterator[tuple[str, str]] | None:
+        """The rows of the newest version."""
+        return self._rows() if self._key else None
+
+    def _rows(self) -> Iterator[tuple[str, str]]:
+        with self._ours():
+            table = self._table()
+            rows = pl.DataFrame() if table is None else pl.DataFrame(table.to_pyarrow_table())
+        if rows.height:
+            yield from zip(json_rows.documents(rows.select(self._key)), json_rows.documents(rows), strict=True)
 
     def anew(self) -> bool:
         """Remove all rows of a table with a key; any other is ready only if it is not there."""

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import polars as pl
 
 from millstream.durable import replace_file, sync
@@ -104,6 +105,24 @@ class FileSink(Sink):
                 manifest.Entry(sequence, (), 0, self._key).write(self._folder)
                 self._known = sequence
             return known in (after, sequence)
+
+    def held(self) -> Iterator[tuple[str, str]] | None:
+        """The newest row of each key. Of folders by columns it is not told: null and the empty text share one."""
+        return self._left() if self._key and not self._partition else None
+
+    def _left(self) -> Iterator[tuple[str, str]]:
+        key, newest = list(self._key or ()), dict[bytes, bytes | None]()
+        for file in committed_files(self._folder):
+            if self._kind == "parquet":
+                documents: Iterable[Any] = json_rows.documents(pl.read_parquet(file))
+            else:
+                documents = filter(None, file.read_bytes().split(b"\n"))
+            for row in map(msgspec.json.decode, documents):
+                weight, name = row.pop(WEIGHT), msgspec.json.encode({each: row[each] for each in key})
+                newest[name] = msgspec.json.encode(row) if weight == 1 else None
+        for name, row in newest.items():
+            if row is not None:
+                yield name.decode(), row.decode()
 
     def close(self) -> None:
         """Nothing is held open."""

@@ -26,6 +26,7 @@ NUMBERS = "millstream-sinks"
 """The index in which the numbers of batches are."""
 ROWS, BYTES = 5_000, 5 << 20
 """Documents and bytes of a request, at most; but always one document."""
+_PAGE = 1000
 _TIMEOUT = 30.0
 _LONGEST = 512
 _BUSY = (429, 502, 503, 504)
@@ -98,6 +99,22 @@ class OpenSearchSink(Sink):
         if said.status >= _REFUSED and said.status != _THERE:
             raise self._error(said)
         return refused
+
+    def held(self) -> Iterator[tuple[str, str]]:
+        """All documents of the index as it is now, a thousand a request."""
+        found = self._ask("POST", f"/{self._server.name}/_refresh")
+        if found.status == _MISSING:
+            return
+        query = {"size": _PAGE, "sort": ["_doc"]}
+        found = self._ask("POST", f"/{self._server.name}/_search?scroll=1m", json.dumps(query))
+        while found.status == http.client.OK and (hits := found.body["hits"]["hits"]):
+            for each in hits:
+                yield each["_id"], json.dumps(each["_source"])
+            scroll = {"scroll": "1m", "scroll_id": found.body["_scroll_id"]}
+            found = self._ask("POST", "/_search/scroll", json.dumps(scroll))
+        if found.status != http.client.OK:
+            raise self._error(found)
+        self._ask("DELETE", "/_search/scroll", json.dumps({"scroll_id": found.body["_scroll_id"]}))
 
     def anew(self) -> bool:
         """Whether the index is empty: who else has documents in it is not known."""

@@ -148,6 +148,15 @@ class RedisSink(Sink):
             failpoint("sink.redis.part")
         return []
 
+    def held(self) -> Iterator[tuple[str, str]] | None:
+        """The fields of the hash; of rows that expire nobody knows which there should be."""
+        return None if self._ttl is not None else self._fields()
+
+    def _fields(self) -> Iterator[tuple[str, str]]:
+        with self._ours():
+            for key, row in dict(self._client.hscan_iter(self._hash, count=1000)).items():  # a field may come twice
+                yield key.decode(), row.decode()
+
     def anew(self) -> bool:
         """Remove the hash, or the keys: nothing of it is anyone else's."""
         with self._ours():

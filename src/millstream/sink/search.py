@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -97,6 +97,11 @@ class SearchSink(Sink):
                 db.execute(self._words, (number, *texts))
             _number(db, sequence)
         return []
+
+    def held(self) -> Iterator[tuple[str, str]]:
+        """The rows of the file."""
+        with self._at_hand().read() as db:
+            yield from db.execute("SELECT key, document FROM millstream_rows")
 
     def anew(self) -> bool:
         """Remove all rows: nothing in the file is anyone else's."""

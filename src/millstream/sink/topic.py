@@ -7,8 +7,11 @@ sequence says whether the batch is there.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import polars as pl
 
+from millstream.capture.reading import records_of
 from millstream.errors import UnknownTopic
 from millstream.event import Event
 from millstream.log.contract import Log, TopicSettings
@@ -63,6 +66,18 @@ class TopicSink(Sink):
             else:
                 self._log.append(self._topic, payload, own=True)
         return []
+
+    def held(self) -> Iterator[tuple[str, str]] | None:
+        """The newest record of each key, unless that is a tombstone."""
+        return self._newest() if self._key else None
+
+    def _newest(self) -> Iterator[tuple[str, str]]:
+        newest: dict[bytes, bytes | None] = {}
+        for record in records_of(self._log, self._topic):
+            newest[record.key or b""] = record.value
+        for key, value in newest.items():
+            if value is not None:
+                yield key.decode(errors="replace"), value.decode(errors="replace")
 
     def anew(self) -> bool:
         """Whether the topic is empty, or only its number is gone and new rows replace those that are there."""

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,9 @@ import pytest
 
 from millstream.capture.contract import Transaction
 from millstream.capture.postgres import source as source_module
+from millstream.capture.postgres.pgoutput import Commit
 from millstream.capture.postgres.position import lsn_of
+from millstream.capture.postgres.transactions import Transactions
 from millstream.errors import CaptureUnavailable
 from millstream.testing import PostgresServer
 from tests.capture.postgres.reader import changes_of, written
@@ -252,6 +255,27 @@ def test_a_slot_on_a_quiet_table_does_not_grow_while_another_database_is_busy(
         world.run("INSERT INTO a VALUES (1, 1, '')")
         assert [each.after["id"] for each in world.changes(source, last[-1]) if each.after] == [1]
     other.close()
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_a_position_is_the_end_of_a_commit_and_not_its_beginning(
+    world: World, early: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables(world)
+    if early:  # the mutant: from there the server tells the transaction again
+        ended = Transactions._ended
+
+        def begun(reader: Transactions, transaction: Any, commit: Commit) -> Transaction | None:
+            found = ended(reader, transaction, commit)
+            return found and replace(found, position=reader.at.said(commit.commit))
+
+        monkeypatch.setattr(Transactions, "_ended", begun)
+    with world.opened("a") as (source, position):
+        world.run("INSERT INTO a VALUES (1, 1, '')", "INSERT INTO a VALUES (2, 1, '')")
+        last = world.collect(source, position)[-1][0].position
+        world.run("INSERT INTO a VALUES (3, 1, '')")
+        found = [each.after["id"] for each in world.changes(source, last) if each.after]
+        assert found == ([2, 3] if early else [3])
 
 
 def test_nothing_is_acknowledged_that_the_caller_has_not(world: World) -> None:

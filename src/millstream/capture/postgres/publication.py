@@ -109,6 +109,13 @@ def make_slot(ask: Ask, name: str) -> None:
     ask.patiently(f"CREATE_REPLICATION_SLOT {quoted(name)} LOGICAL {PLUGIN} (SNAPSHOT 'nothing')")
 
 
+def peeked(ask: Ask, name: str, end: int, most: int) -> list[bytes]:
+    """Messages that the slot keeps, up to an LSN, or until there are so many; it keeps them still. An error while another process reads it."""
+    options = "'proto_version', '2', 'publication_names', %s"
+    query = f"SELECT data FROM pg_logical_slot_peek_binary_changes(%s, %s::pg_lsn, %s, {options})"
+    return [bytes(row[0]) for row in ask(query, name, lsn_text(end), most, quoted(name))]
+
+
 def drop_slot(ask: Ask, name: str) -> None:
     """Drop the slot if it is there; who reads from it is thrown out before."""
     for _, _, _, pid, *_ in ask(_SLOT, name):

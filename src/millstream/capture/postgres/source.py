@@ -22,6 +22,7 @@ from millstream.capture.postgres.publication import (
     make_publication,
     make_slot,
     name_of,
+    peeked,
     slot_is_free,
     slot_is_lost,
 )
@@ -44,6 +45,8 @@ _LOOK = 10.0
 """Seconds after which the publication is looked at again, and a position without changes is told."""
 _FAR = 16 << 20
 """Bytes of the write-ahead log after which such a position is told earlier."""
+_PEEKED = 10_000
+"""Messages of a slot that are looked at without taking them, at most."""
 
 
 class PostgresSource(Source):
@@ -166,6 +169,21 @@ class PostgresSource(Source):
             at = self._at(ask)
             self._end = end_of_commits(ask)
         return at.said(self._end)
+
+    def is_quiet(self, after: Position, until: Position) -> bool:
+        """Whether the slot has nothing of ours between them; False while another process reads it.
+
+        The log grows where nobody writes too, as by a checkpoint or a snapshot: so a position that is behind says nothing.
+        """
+        try:
+            with self._server.asking() as ask:
+                captured = Captured(self._types, self._allow, lambda: ask)
+                captured.described(self._described(ask))
+                reader = Transactions(captured.mapped, read_position(after))
+                messages = peeked(ask, self._slot, lsn_of(until["lsn"]), _PEEKED)
+                return len(messages) < _PEEKED and all(reader.read(each) is None for each in messages)
+        except CaptureUnavailable:
+            return False
 
     def remove(self) -> None:
         """Drop the slot, which else keeps the write-ahead log for ever, and the publication."""
