@@ -72,7 +72,9 @@ REFUSED = [
 def test_what_is_no_pattern_is_refused_at_its_character(text: str, at: int, message: str, hint: str) -> None:
     with pytest.raises(PatternMistake) as caught:
         read_pattern(text)
-    assert (caught.value.at, message in caught.value.message, hint in caught.value.hint) == (at, True, True), caught.value
+    assert (caught.value.at, message in caught.value.message, hint in caught.value.hint) == (at, True, True), (
+        caught.value
+    )
 
 
 def orders(pattern: Pattern) -> list[tuple[str, ...]]:
@@ -92,7 +94,12 @@ def orders(pattern: Pattern) -> list[tuple[str, ...]]:
 
 def test_permutations_are_in_the_order_of_the_text() -> None:
     assert orders(read_pattern("PERMUTE(A, B, C, D)")) == list(permutations("ABCD"))
-    assert orders(read_pattern("PERMUTE(A B, C | D)")) == [("A", "B", "C"), ("A", "B", "D"), ("C", "A", "B"), ("D", "A", "B")]
+    assert orders(read_pattern("PERMUTE(A B, C | D)")) == [
+        ("A", "B", "C"),
+        ("A", "B", "D"),
+        ("C", "A", "B"),
+        ("D", "A", "B"),
+    ]
     assert len(orders(read_pattern("PERMUTE(A, B, C, D, E, F, G, H)"))) == 40320
 
 
@@ -105,13 +112,15 @@ PATTERNS = st.recursive(
     lambda inner: st.one_of(
         st.lists(inner, min_size=2, max_size=3).map(lambda parts: Sequential(tuple(parts))),
         st.lists(inner, min_size=2, max_size=3).map(lambda parts: Alternatives(tuple(parts))),
-        st.tuples(inner, st.sampled_from([(0, None), (1, None), (0, 1), (2, 2), (0, 3), (2, 5), (2, None)]), st.booleans()).map(
-            lambda said: Repeated(said[0], *said[1], said[2])
-        ),
+        st.tuples(
+            inner, st.sampled_from([(0, None), (1, None), (0, 1), (2, 2), (0, 3), (2, 5), (2, None)]), st.booleans()
+        ).map(lambda said: Repeated(said[0], *said[1], said[2])),
         inner.map(Excluded),
     ),
     max_leaves=8,
-).filter(lambda pattern: not any(isinstance(each, Repeated) and isinstance(each.part, Excluded) for each in _all(pattern)))
+).filter(
+    lambda pattern: not any(isinstance(each, Repeated) and isinstance(each.part, Excluded) for each in _all(pattern))
+)
 
 
 def _all(pattern: Pattern) -> list[Pattern]:

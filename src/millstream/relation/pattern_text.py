@@ -88,7 +88,9 @@ def written(pattern: Pattern) -> str:
                 or "()"
             )
         case Alternatives(parts=parts):
-            return " | ".join(f"({written(each)})" if isinstance(each, Alternatives) else written(each) for each in parts)
+            return " | ".join(
+                f"({written(each)})" if isinstance(each, Alternatives) else written(each) for each in parts
+            )
         case Excluded(part=part):
             return f"{{- {written(part)} -}}"
         case Repeated(part=part):
