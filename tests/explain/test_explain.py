@@ -19,6 +19,7 @@ from millstream.plan import spec as specs
 from millstream.plan.build import Chain, Feed, Operator, ViewPlan, build_chain
 from millstream.relation import properties
 from millstream.relation.nodes import Frame, Look, Node, inputs_of
+from millstream.relation.pattern import Search, Variable
 from millstream.window import hopping, session, sliding, tumbling
 
 HOUR = 3_600_000_000
@@ -66,6 +67,10 @@ RELATIONS = {
     "exploded": CLICKS.explode("tags", as_="tag"),
     "history": USERS.history(),
     "unpivoted": USERS.unpivot("id", "country", "part", "word"),
+    "matched": CLICKS.match("A B+", {"B": "B.amount > A.amount"}, {"n": "count(B.*)"}, partition="user", order="at", within="1 hour"),
+    "numbered matches": CLICKS.match("A B+", {"B": "B.amount > A.amount"}, {"n": "MATCH_NUMBER()"}, partition="user", order="at", within="1 hour"),
+    "falls": CLICKS.match("A B+", {"B": "amount < PREV(amount)"}, {"n": "B.amount"}, partition="user", order="at", within="1 hour"),
+    "matched tables": USERS.match("A B", None, {"c": "B.country"}, order="id"),
     "mapped": CLICKS.map_groups(same, key="user", schema="z long"),
     "batched": CLICKS.map_batches(same, schema="z long"),
     "near": NEAR,
@@ -89,6 +94,10 @@ SAMPLES: tuple[specs.Spec, ...] = (
     specs.Pass(("at",), time="at", size=HOUR, every=HOUR // 2),
     specs.Unpivot(("id",), ("_a0", "b"), ("a", "b"), "name", "value"),
     specs.History(("id",), ("country",)),
+    specs.Match(("user",), (), (specs.Order("at"),), (Search("falls", Variable("A"), (), ()),)),
+    specs.Match(
+        (), (), (specs.Order("at"),), (Search("falls", Variable("A"), (), (), within=HOUR),), specs.Horizon("at")
+    ),
     specs.Hold(("at",), ("at", "window_end"), "window_end"),
     specs.Batches(("user",), (), same),
     specs.Groups(("user",), ("user",), (), same),
