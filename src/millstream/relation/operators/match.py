@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from millstream.errors import PlanError
 from millstream.relation import expression
-from millstream.relation.clauses import NOWHERE, Emit, Named, Ordering, Place
+from millstream.relation.clauses import NOWHERE, WINDOW_COLUMNS, Emit, Named, Ordering, Place
 from millstream.relation.kinds import Kind, of_named, without_fields
-from millstream.relation.operators.checks import as_list, check_names, named_column, new_column
+from millstream.relation.operators.checks import as_list, check_names, named_column
 from millstream.relation.operators.contract import NodeContract, lateness, lower, texts_by_name
 from millstream.relation.pattern import Aggregated, Anchor, MatchId, MatchNumber, Navigation, Search
 from millstream.relation.pattern_search import Sought, at_its_place, inside, never_ends, search_of, sought
@@ -190,7 +190,8 @@ def match(
     made = Match(node, keys, ordering, searches, named, place)
     for one, each in zip(said, searches, strict=True):
         for measure in each.measures:
-            new_column(measure.name, "match", "low")
+            if measure.name.lower() in WINDOW_COLUMNS:
+                raise PlanError(f"match: {measure.name} is reserved for windows; expected another name")
         with at_its_place(one.places.within):
             if (each.within is not None and ordering[0].descending) or (_waits(each) and not made.in_time()):
                 what = "near=True" if each.near else "within="
