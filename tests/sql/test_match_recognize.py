@@ -96,6 +96,14 @@ def test_words_of_the_clause_are_names_elsewhere() -> None:
     assert query("SELECT pattern FROM ticks m WHERE m.pattern = 'x'").columns == ("pattern",)
 
 
+def test_conditions_in_brackets_end_where_they_end() -> None:
+    made = of("ORDER BY at MEASURES A.at AS x PATTERN (A B) DEFINE A AS (price > 1) OR price < -1, B AS (price > 2)")
+    define = {"A": "(price > 1) OR price < -1", "B": "(price > 2)"}
+    assert made == TICKS.match("A B", define, {"x": "A.at"}, order="at")
+    case = of("ORDER BY at MEASURES CASE WHEN A.price > 1 THEN 'a' ELSE 'b' END AS x PATTERN (A)")
+    assert case == TICKS.match("A", None, {"x": "CASE WHEN A.price > 1 THEN 'a' ELSE 'b' END"}, order="at")
+
+
 def test_it_stands_wherever_a_table_does() -> None:
     clause = "MATCH_RECOGNIZE (PARTITION BY symbol ORDER BY at MEASURES A.price AS x, B.price AS y PATTERN (A B))"
     expected = ("symbol", "x")
