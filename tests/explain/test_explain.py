@@ -537,3 +537,20 @@ def test_on_kafka_it_says_by_which_times_batches_are_cut() -> None:
         shop = Pipeline("shop", log=log)
         shop.view("all", shop.stream("clicks", "page string"))
         assert ("message.timestamp.type=CreateTime by the times of its producers" in str(explain(shop))) is said
+
+
+def test_who_is_told_of_matches_that_may_be_taken_back_is_warned_of() -> None:
+    def text(emit: Any, to: Any) -> str:
+        shop = Pipeline("shop")
+        clicks = shop.stream("clicks", "user long, at timestamp", time="at")
+        found = clicks.match(
+            "A B+", None, {"id": "MATCH_ID()", "n": "count(*)"}, partition="user", order="at", within="1 hour"
+        )
+        shop.sink("out", shop.view("v", found.where("n > 1"), emit=emit), to)
+        return str(explain(shop))
+
+    warning = "matches may be taken back: view v tells topic:alerts of each as it changes"
+    assert warning in text("changes", "topic:alerts")
+    assert "view v tells print() of each" in text("changes", print)
+    assert "may be taken back" not in text("final", "topic:alerts")
+    assert "may be taken back" not in text("changes", "search:found.db?columns=id")
