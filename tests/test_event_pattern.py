@@ -19,6 +19,7 @@ SHOP = Pipeline("shop")
 LOGINS = SHOP.stream("logins", "user long, country string, device string, at timestamp", time="at")
 ORDERS = SHOP.stream("orders", "user long, country string, amount double, paid timestamp", time="paid")
 USERS = SHOP.table("users", "user long, at timestamp", key="user")
+NONE: Any = 3
 BOTH = pattern(login=LOGINS, purchase=ORDERS, on="user")
 
 
@@ -119,7 +120,7 @@ def test_a_near_miss_between_two_steps_has_come_to_the_first() -> None:
 
 REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: pattern(on="user"), "expected relations by the names of variables; found none"),
-    (lambda: pattern(a=3, on="user"), "expected relations by the names of variables; found a=3"),
+    (lambda: pattern(a=NONE, on="user"), "expected relations by the names of variables; found a=3"),
     (lambda: BOTH.then("logout"), "no variable logout; there are login, purchase"),
     (lambda: BOTH.then(), "expected a variable for the step; found none"),
     (lambda: BOTH.where(logout="true"), "no variable logout"),

@@ -137,6 +137,8 @@ def test_the_cast_for_a_union_is_the_one_that_spark_makes(spark: SparkSession) -
 QUERIES = [
     ("SELECT id,\n sum(text) AS k FROM t GROUP BY id", "`sum(text)`: expected a number; found string"),
     ("SELECT id FROM t UNION ALL\nSELECT text AS id FROM t", "union: column id is bigint in one relation and string"),
+    ("SELECT * FROM t MATCH_RECOGNIZE (ORDER BY id MEASURES A.n AS x PATTERN (A B)\n DEFINE B AS n + 1)", "define B `n + 1`: expected a condition; found int"),
+    ("SELECT * FROM t MATCH_RECOGNIZE (ORDER BY id MEASURES A.n AS x,\n soundex(B.text) AS y PATTERN (A B))", "measure y `soundex(B.text)`: kernels cannot"),
     ("SELECT z, count(*) AS c FROM (\nSELECT n, sum(m) / 0.01 AS z FROM t GROUP BY n) GROUP BY z", f"`sum(m) / 0.01` {BETWEEN}"),
 ]  # fmt: skip
 
