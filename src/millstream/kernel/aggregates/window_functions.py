@@ -120,13 +120,29 @@ def called(layout: Layout, calls: tuple[Look, ...]) -> pl.DataFrame:
     return rows.with_columns(made)
 
 
+def aggregated(
+    rows: pl.DataFrame,
+    name: str,
+    function: str,
+    arguments: tuple[str, ...],
+    fraction: float,
+    low: Positions,
+    high: Positions,
+) -> pl.Series:
+    """One aggregate over runs of rows, each from ``low`` up to ``high``."""
+    if function in ("min", "max"):
+        return _extreme(rows[arguments[0]], function == "max", low, high).alias(name)
+    measure = Measure(name, function, arguments, fraction)  # type: ignore[arg-type]
+    return _aggregated(rows, (measure,), low, high)[0]
+
+
 def _aggregated(rows: pl.DataFrame, measures: tuple[Measure, ...], low: Positions, high: Positions) -> list[pl.Series]:
     spec = Reduce((), sets_for_distinct(measures), insert_only=False)
     linear = Linear(spec, rows.schema)
     numbered = rows.with_columns(pl.Series(_ROW, np.arange(rows.height, dtype=np.int64)))
     parts = linear.delta(numbered, [_ROW]).sort(_ROW)
     columns = {name: _run_sums(parts[name].to_numpy(), low, high) for name in linear.added}
-    runs = pl.DataFrame({_ROW: np.arange(rows.height, dtype=np.int64), **columns})
+    runs = pl.DataFrame({_ROW: np.arange(len(low), dtype=np.int64), **columns})
     runs = runs.with_columns(sum_double.between(parts[f"{name}_f_rest"], low, high) for name in linear.floats)
     runs = linear.normal(runs)
     looked = {}
