@@ -44,6 +44,7 @@ from millstream.relation.operators.join import Join
 from millstream.relation.operators.map_batches import MapBatches
 from millstream.relation.operators.map_groups import MapGroups
 from millstream.relation.operators.over import Over
+from millstream.relation.operators.percolate import Percolate
 from millstream.relation.operators.select import Select
 from millstream.relation.operators.source import Source
 from millstream.relation.operators.top import Top
@@ -78,6 +79,7 @@ __all__ = [
     "Node",
     "Ordering",
     "Over",
+    "Percolate",
     "Place",
     "Policy",
     "Ranking",
@@ -117,6 +119,7 @@ Node: TypeAlias = (
     | MapBatches
     | MapGroups
     | History
+    | Percolate
 )
 
 

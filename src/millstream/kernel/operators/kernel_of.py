@@ -15,6 +15,7 @@ from millstream.kernel.operators.map_batches import BatchesKernel
 from millstream.kernel.operators.map_groups import GroupsKernel
 from millstream.kernel.operators.over import OverKernel
 from millstream.kernel.operators.passthrough import PassKernel
+from millstream.kernel.operators.percolate import PercolateKernel
 from millstream.kernel.operators.session import SessionKernel
 from millstream.kernel.operators.top import TopKernel
 from millstream.kernel.operators.unpivot import UnpivotKernel
@@ -30,6 +31,7 @@ from millstream.plan.spec import (
     LatestJoin,
     Over,
     Pass,
+    Percolate,
     Reduce,
     Session,
     Spec,
@@ -66,6 +68,8 @@ def kernel_of(spec: Spec) -> Kernel:
             return GroupsKernel(spec)
         case History():
             return HistoryKernel(spec)
+        case Percolate():
+            return PercolateKernel(spec)
         case TableJoin():
             return TableJoinKernel(spec)
         case IntervalJoin():
