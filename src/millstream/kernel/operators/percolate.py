@@ -56,6 +56,8 @@ class PercolateKernel:
         if kept is not None:
             made += [self._met(kept.with_columns(-pl.col(WEIGHT)), old), self._met(kept, new)]
         self._expire(state)
+        if kept is None:  # different events with different queries
+            return made[0]
         both = pl.concat(made)
         return weighed(both, [name for name in both.columns if name != WEIGHT]).select(both.columns)
 
@@ -95,29 +97,33 @@ class PercolateKernel:
         table = state.table("queries")
         loaded = _all(table)
         loaded = said.clear() if loaded is None else loaded.drop(PLACE)
-        old = matched(loaded, said, self.keys, "semi")
-        rest = matched(loaded, said, self.keys, "anti")
+        if not said.height:
+            none = self._spans(said)
+            return none, none, self._spans(loaded)
+        old, rest = (matched(loaded, said, self.keys, how) for how in ("semi", "anti"))
         whole = pl.concat([old, said.select(old.columns)]).sort(_OFFSET)
         whole = whole.with_columns(pl.col(_VALID).cum_max().over(self.keys))
         new = whole.unique([*self.keys, _VALID], keep="last", maintain_order=True)
-        if said.height:
-            # No event before this will come or be corrected: of what holds from before it, only the last can be seen.
-            seen = state.after - self.spec.lateness
-            following = pl.col(_VALID).shift(-1).over(self.keys)
-            hidden = (following <= seen).fill_null(False) | (pl.col(_GONE) & (pl.col(_VALID) <= seen))
-            kept = pl.concat([rest, new.filter(~hidden)])
-            table.save(kept.with_columns(pl.Series(PLACE, place(kept, self.keys))))
+        # No event before this will come or be corrected: of what holds from before it, only the last can be seen.
+        seen = state.after - self.spec.lateness
+        following = pl.col(_VALID).shift(-1).over(self.keys)
+        hidden = (following <= seen).fill_null(False) | (pl.col(_GONE) & (pl.col(_VALID) <= seen))
+        kept = pl.concat([rest, new.filter(~hidden)])
+        # By offset too: records of one place come in any order, and the same order in the next batch has the same index.
+        table.save(kept.with_columns(pl.Series(PLACE, place(kept, [*self.keys, _OFFSET]))))
         return self._spans(old), self._spans(new), self._spans(rest)
 
     def _spans(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Rows with the time until which each holds, without those that say that a query is gone."""
-        rows = rows.sort(_OFFSET)
-        following = pl.col(_VALID).shift(-1).over(self.keys) if rows.height else pl.col(_VALID)
-        return rows.with_columns(following.fill_null(_EVER).alias(_UNTIL)).filter(~pl.col(_GONE))
+        if rows.select(self.keys).n_unique() == rows.height:
+            rows = rows.with_columns(pl.lit(_EVER).alias(_UNTIL))
+        else:
+            following = pl.col(_VALID).shift(-1).over(self.keys, order_by=_OFFSET)
+            rows = rows.with_columns(following.fill_null(_EVER).alias(_UNTIL))
+        return rows.filter(~pl.col(_GONE))
 
     def _met(self, events: pl.DataFrame, queries: pl.DataFrame) -> pl.DataFrame:
         """Each event with the queries that it meets and that hold at its time."""
-        queries = queries.sort(*self.keys, _VALID)  # the same queries in the next batch have the same index
         row = query = np.zeros(0, np.int64)
         if events.height and queries.height:
             row, query = index_of(tuple(queries[CONDITION].to_list()), self.columns).matches(events)

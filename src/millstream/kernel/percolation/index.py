@@ -25,6 +25,8 @@ class Index:
     shapes: tuple[Rows, ...]
     literals: Mapping[str, Literals]
     vocabularies: Mapping[str, Vocabulary]
+    single: bool
+    """Whether no query has several alternatives, of which an event could meet more than one."""
 
     def matches(self, events: pl.DataFrame) -> tuple[Ints, Ints]:
         """Each event with each query that it meets: the number of its row, and that of the query."""
@@ -36,7 +38,9 @@ class Index:
         found = [np.zeros(0, np.int64)]
         for rows in self.shapes:
             found += [places * self.count + queries for places, queries in rows.matches(seen)]
-        pairs = np.unique(np.concatenate(found))
+        pairs = np.concatenate(found)
+        if not self.single:
+            pairs = np.unique(pairs)
         return pairs // max(self.count, 1), pairs % max(self.count, 1)
 
 
@@ -53,7 +57,8 @@ def index_of(texts: tuple[str, ...], columns: tuple[Column, ...]) -> Index:
     literals = {each.name: Literals(each, _keys(demands[each.name])) for each in columns if each.name in demands}
     vocabularies = {name: Vocabulary.of(found) for name, found in demands.items()}
     shapes = tuple(rows_of(shape, made, literals, vocabularies) for shape, made in by_shape.items())
-    return Index(len(texts), shapes, literals, vocabularies)
+    owners = [query for made in by_shape.values() for query, _ in made]
+    return Index(len(texts), shapes, literals, vocabularies, len(set(owners)) == len(owners))
 
 
 def _read(text: str, columns: tuple[Column, ...]) -> Sequence[Alternative]:
