@@ -6,7 +6,7 @@ of the same query stays what it was, as with any record that cannot be used.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ import polars as pl
 from millstream.kernel.admission.record import lacks
 from millstream.kernel.operators.percolate import columns_of
 from millstream.kernel.percolation.columns import Column
-from millstream.kernel.percolation.conditions import alternatives
+from millstream.kernel.percolation.conditions import Alternative, reader_of
 from millstream.kernel.percolation.language import Mistake
 from millstream.plan.build import Chain, Feed
 from millstream.plan.operators.percolate import CONDITION
@@ -56,20 +56,21 @@ class Conditions:
             chosen = rows.select(counts & pl.col(reader.keep).fill_null(False)).to_series()
             if not chosen.any():
                 continue
+            read = reader_of(reader.columns)
             why = [
-                _mistake(text, reader.columns) if chosen else None
+                _mistake(text, read) if chosen else None
                 for text, chosen in zip(rows[reader.condition], chosen, strict=True)
             ]
             rows = rows.with_columns(pl.coalesce("_bad", pl.Series(why, dtype=pl.String)).alias("_bad"))
         return rows
 
 
-def _mistake(text: str | None, columns: tuple[Column, ...]) -> str | None:
+def _mistake(text: str | None, read: Callable[[str], Sequence[Alternative]]) -> str | None:
     """What is wrong with a condition; None of one that can be read."""
     if text is None:
         return lacks("condition")
     try:
-        alternatives(text, columns)
+        read(text)
     except Mistake as mistake:
         return f"condition: {mistake}"
     return None

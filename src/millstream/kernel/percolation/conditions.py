@@ -8,7 +8,7 @@ and its opposite both need a value. An alternative that can never be true is lef
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TypeAlias
@@ -54,10 +54,16 @@ class Demand:
 Alternative: TypeAlias = dict[str, Demand]
 
 
-@lru_cache(maxsize=65_536)  # a kernel asks for the same ones in each batch
-def alternatives(text: str, columns: tuple[Column, ...]) -> tuple[Alternative, ...]:
-    """Read a condition; Mistake if it is none over these columns. Nobody changes what comes back."""
-    return tuple(_normal(read(text), {column.name.lower(): column for column in columns}, negated=False))
+@lru_cache(maxsize=32)
+def reader_of(columns: tuple[Column, ...]) -> Callable[[str], tuple[Alternative, ...]]:
+    """Who reads conditions over these columns; Mistake if one is none. It remembers what it has read, and nobody changes that."""
+    known = {column.name.lower(): column for column in columns}
+
+    @lru_cache(maxsize=65_536)  # whoever changes one query asks for all others again
+    def alternatives(text: str) -> tuple[Alternative, ...]:
+        return tuple(_normal(read(text), known, negated=False))
+
+    return alternatives
 
 
 def _normal(tree: Tree, columns: dict[str, Column], *, negated: bool) -> list[Alternative]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -11,7 +11,7 @@ import polars as pl
 
 from millstream.kernel.percolation.arrays import Ints
 from millstream.kernel.percolation.columns import Column
-from millstream.kernel.percolation.conditions import Alternative, Demand, alternatives
+from millstream.kernel.percolation.conditions import Alternative, Demand, reader_of
 from millstream.kernel.percolation.language import Mistake
 from millstream.kernel.percolation.shape import Events, Rows, Shape, rows_of, shape_of
 from millstream.kernel.percolation.values import Literals, Vocabulary
@@ -49,8 +49,9 @@ def index_of(texts: tuple[str, ...], columns: tuple[Column, ...]) -> Index:
     """The index of conditions over these columns. One that cannot be read is met by nothing."""
     by_shape: dict[Shape, list[tuple[int, Alternative]]] = {}
     demands: dict[str, list[Demand]] = {}
+    reader = reader_of(columns)
     for query, text in enumerate(texts):
-        for each in _read(text, columns):
+        for each in _read(text, reader):
             by_shape.setdefault(shape_of(each), []).append((query, each))
             for name, demand in each.items():
                 demands.setdefault(name, []).append(demand)
@@ -61,9 +62,9 @@ def index_of(texts: tuple[str, ...], columns: tuple[Column, ...]) -> Index:
     return Index(len(texts), shapes, literals, vocabularies, len(set(owners)) == len(owners))
 
 
-def _read(text: str, columns: tuple[Column, ...]) -> Sequence[Alternative]:
+def _read(text: str, reader: Callable[[str], Sequence[Alternative]]) -> Sequence[Alternative]:
     try:
-        return alternatives(text, columns)
+        return reader(text)
     except Mistake:  # a dead letter said so
         return ()
 
