@@ -40,6 +40,7 @@ SALES = SHOP.stream(
 )
 NUMBERED = SHOP.stream("numbered", "device string, number long, value double", sequence=("device", "number"))
 USERS = SHOP.table("users", "id long, country string", key="id")
+ALERTS = SHOP.table("alerts", "alert string, level int, condition string", key="alert")
 PER_MINUTE = CLICKS.group_by("page", tumbling("at", "1 minute")).agg(n="count(*)", total="sum(amount * 2)")
 COUNTED = CLICKS.group_by("user").agg(n="count(*)")
 MINUTES = CLICKS.windowed(tumbling("at", "1 minute"))
@@ -99,6 +100,7 @@ RELATIONS: dict[str, Relation] = {
     "pairs": PAIRS,
     "then": CLICKS.join(USERS, on="user = id", as_of="at"),
     "now": CLICKS.join(USERS, on="user = id", latest=True),
+    "percolated": CLICKS.percolate(ALERTS.where("level > 1"), "condition", "user long, page string, amount double"),
     "tables": COUNTED.join(USERS, on="user = id", how="left"),
     "common": COUNTED.join(USERS.select("id AS user", "country"), on="user"),
     "windows": MINUTES,

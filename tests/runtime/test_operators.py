@@ -283,3 +283,54 @@ def test_event_time_by_an_expression_is_the_same_where_records_are_read_and_in_s
     owned = sorted((row["window_start"], row["n"]) for row in made.views["owned"].to_arrow().to_pylist())
     assert owned == [(begin, 1), (begin + timedelta(minutes=1), 2)]
     assert verify(made, spark=spark).equal  # which decodes everything in Spark
+
+
+def test_stored_queries_come_and_go_and_a_replay_gives_the_same(spark: SparkSession, tmp_path: Path) -> None:
+    shop = Pipeline(
+        "alerts",
+        log=f"sqlite:{tmp_path / 'log.db'}",
+        to=f"sqlite:{tmp_path / 'views.db'}",
+        checkpoint=str(tmp_path / "checkpoint"),
+        buckets=4,
+    )
+    offers = shop.stream("offers", "id long, price decimal(9, 2), city string, title string, at timestamp", time="at")
+    stored = shop.table("stored", "name string, owner string, condition string", key="name")
+    met = offers.percolate(stored, "condition", "price decimal(9, 2), city string, title string")
+    shop.view("met", met.select("id", "name", "owner"))
+    shop.view("per_owner", met.group_by("owner", tumbling("at", "1 minute")).agg(n="count(*)"), emit="final")
+
+    def query(minute: int, name: str, condition: str | None = None) -> Event:
+        value = {"name": name, "owner": name[0], "condition": condition}
+        data = json.dumps(value).encode() if condition is not None else None
+        return Event(data, key=name.encode(), time=BEGIN + timedelta(minutes=minute))
+
+    def offer(number: int, minute: int, price: float, city: str, title: str) -> Event:
+        said = BEGIN + timedelta(minutes=minute)
+        return of(number, said, id=number, price=price, city=city, title=title, at=said.isoformat())
+
+    cheap = "price < 9.50 AND city IN ('Oslo', 'Rome')"
+    with open_log(shop.log, create=True) as log:
+        log.create_topic("offers", 2)
+        log.create_topic("stored", 2)
+        log.append("stored", [query(0, "a1", cheap), query(0, "b1", "contains_words(title, 'red shoes')")])
+        log.append("stored", [query(0, "c1", "color = 'red'"), query(0, "c2", "NOT " * 400 + "city = 'x'")])
+        log.append("offers", [offer(1, 1, 9.49, "Oslo", "Shoes, RED"), offer(2, 1, 9.5, "Rome", "a hat")])
+        run(shop, spark=spark, once=True)
+        log.append("stored", [query(2, "a1"), query(2, "b1", "price >= 9.50"), query(2, "c1", "city LIKE 'R%'")])
+        log.append("offers", [offer(3, 3, 9.5, "Rome", "red shoes"), offer(4, 3, 1, "Oslo", "a hat")])
+        run(shop, spark=spark, once=True)
+        log.append("stored", [query(3, "a1", cheap)])
+        log.append("offers", [offer(5, 4, 2, "Rome", "x"), offer(6, 4, 20, "Oslo", "x")])
+        run(shop, spark=spark, once=True, close=True)
+    wanted = [(1, "a1"), (1, "b1"), (3, "b1"), (3, "c1"), (4, "a1"), (5, "a1"), (5, "c1"), (6, "b1")]
+    assert sorted((row["id"], row["name"]) for row in shop.views["met"].to_polars().to_dicts()) == wanted
+    checked = verify(shop, spark=spark)
+    assert checked.equal, checked
+    with open_reader(shop.to) as store:
+        letters = store.dead_letters(shop.name).sort_by("detail").to_pylist()
+    assert [row["reason"] for row in letters] == ["malformed", "malformed"]
+    details = [row["detail"] for row in letters]
+    assert [each[:50] for each in details] == [
+        "condition: brackets and NOTs 33 deep; at most 32 a",
+        "condition: no column color that a condition may us",
+    ]

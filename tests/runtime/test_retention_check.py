@@ -71,6 +71,21 @@ ALLOWED: dict[str, tuple[TopicSettings, TopicSettings]] = {
 }
 
 
+def test_stored_queries_are_a_history_too(tmp_path: Path) -> None:
+    shop = Pipeline("shop", log=f"sqlite:{tmp_path / 'log.db'}", to=f"sqlite:{tmp_path / 'views.db'}")
+    clicks = shop.stream("clicks", "user long, at timestamp", time="at")
+    stored = shop.table("stored", "name string, condition string", key="name")
+    shop.view("met", clicks.percolate(stored, "condition"))
+    with open_log(shop.log, create=True) as log:
+        log.create_topic("clicks", 1)
+        log.create_topic("stored", 1, COMPACT)
+        with pytest.raises(PipelineError, match="stored queries of an event's time could not be replayed") as caught:
+            check_history(shop.views, log)
+        assert caught.value.hint == "`millstream topics alter stored --cleanup delete`"
+        log.alter_topic("stored", settings=FOREVER)
+        check_history(shop.views, log)
+
+
 def pipeline(log: str, folder: Path, topics: tuple[str, str] = ("clicks", "users"), **how: Any) -> Pipeline:
     shop = Pipeline("shop", log=log, to=f"sqlite:{folder / 'views.db'}", checkpoint=str(folder / "checkpoint"))
     clicks = shop.stream("clicks", "user long, at timestamp", topic=topics[0], time="at")

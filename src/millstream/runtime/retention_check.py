@@ -1,6 +1,6 @@
 """Whether a log keeps the history that views are made from, looked at before a run starts.
 
-An as-of join asks a table for what it said at the time of an event. As long as the stream keeps the event, a replay asks again, so
+An as-of join asks a table for what it said at the time of an event, and stored queries are met as they were then. As long as the stream keeps the event, a replay asks again, so
 the table's topic must keep every change at least as long: one that was compacted, or that expired, would be answered otherwise.
 """
 
@@ -8,26 +8,40 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from millstream.errors import PipelineError
 from millstream.log.contract import Log, TopicSettings
-from millstream.relation.nodes import History, Join, Node, inputs_of, sources_of
+from millstream.relation.nodes import History, Join, Node, Percolate, inputs_of, sources_of
 from millstream.relation.schema import format_duration
 
 _UNITS = {"d": timedelta(days=1), "h": timedelta(hours=1), "m": timedelta(minutes=1), "s": timedelta(seconds=1)}
+
+
+class _What(NamedTuple):
+    """What asks a table for what it said at a time, and what could be done without."""
+
+    name: str
+    otherwise: str
+
+
+_AS_OF = _What("a join as of a time", ", or latest=True for the table as it is")
+_QUERIES = _What("stored queries of an event's time", "")
 
 
 def check_history(views: Mapping[str, Any], log: Log) -> None:
     """Refuse views whose as-of joins could not be replayed, naming view, topic and what to do."""
     for name, view in views.items():
         for join in _as_of_joins(view.node):
-            (table,) = sources_of(join.right)
+            events, asked = join.input_nodes()
+            what = _QUERIES if isinstance(join, Percolate) else _AS_OF
+            (table,) = sources_of(asked)
             settings = log.topic(table.topic).settings
-            for stream in sources_of(join.left):
+            for stream in sources_of(events):
                 if stream.kind == "stream":
                     _check(
                         f"view {name}: {join.place}",
+                        what,
                         table.topic,
                         settings,
                         stream.topic,
@@ -52,8 +66,8 @@ def keeps_changes(settings: TopicSettings) -> timedelta | None:
     return min(ends, default=None)
 
 
-def _as_of_joins(node: Node) -> Iterator[Join]:
-    if isinstance(node, Join) and node.as_of is not None:
+def _as_of_joins(node: Node) -> Iterator[Join | Percolate]:
+    if isinstance(node, Percolate) or (isinstance(node, Join) and node.as_of is not None):
         yield node
     for each in inputs_of(node):
         yield from _as_of_joins(each)
@@ -79,7 +93,7 @@ def _check_whole(where: str, table: str, settings: TopicSettings) -> None:
     )
 
 
-def _check(where: str, table: str, settings: TopicSettings, stream: str, of_stream: TopicSettings) -> None:
+def _check(where: str, what: _What, table: str, settings: TopicSettings, stream: str, of_stream: TopicSettings) -> None:
     changes, events = keeps_changes(settings), keeps_events(of_stream)
     if changes is None or (events is not None and events <= changes):
         return
@@ -87,9 +101,9 @@ def _check(where: str, table: str, settings: TopicSettings, stream: str, of_stre
     how = f"only {format_duration(changes)} of changes" if changes else "no changes for sure"
     why = "is compacted and" if settings.compacts else "expires by size and" if settings.retention_bytes else ""
     raise PipelineError(
-        f"{where}: a join as of a time could not be replayed: topic {stream} keeps events {kept}, and topic {table}"
+        f"{where}: {what.name} could not be replayed: topic {stream} keeps events {kept}, and topic {table}"
         f" {f'{why} ' if why else ''}keeps {how}",
-        hint=f"`millstream topics alter {table} {_mended(settings, events)}`, or latest=True for the table as it is",
+        hint=f"`millstream topics alter {table} {_mended(settings, events)}`{what.otherwise}",
     )
 
 
