@@ -19,7 +19,7 @@ from millstream.bench.nexmark import stages
 from millstream.bench.nexmark.data import TOPIC, fill
 from millstream.bench.nexmark.generator import events
 from millstream.bench.nexmark.oracle import QUESTIONS, Oracle, Question
-from millstream.bench.nexmark.queries import QUERIES, SIDE, chosen, fill_side, pipeline_of, side_rows
+from millstream.bench.nexmark.queries import PATTERNS, QUERIES, SIDE, chosen, fill_side, pipeline_of, side_rows
 from millstream.bench.nexmark.run import answer_of
 from millstream.cli import cli
 from millstream.errors import ConfigError
@@ -181,12 +181,14 @@ def test_each_stage_has_its_cost(spark: SparkSession, tmp_path: Path) -> None:
     assert found["q2.kernels"] < found["q5.kernels"] / 10
 
 
-@pytest.mark.parametrize("text", ["q23", "5-", "q9-q3", "all"])
+@pytest.mark.parametrize("text", ["q23", "5-", "q9-q3", "cep4", "cep0-3", "cep2-cep1", "q1-cep0", "every"])
 def test_queries_that_there_are_not_are_told(text: str) -> None:
     with pytest.raises(ConfigError, match="expected such as q5"):
         chosen(text)
 
 
 def test_queries_are_named_alone_or_from_to() -> None:
-    assert chosen(None) == QUERIES
+    assert chosen(None) == QUERIES == tuple(f"q{number}" for number in range(23))
+    assert chosen("q22,cep0-cep2,cep1,cep3") == ("q22", "cep0", "cep1", "cep2", "cep3")
+    assert chosen("all") == (*QUERIES, *PATTERNS)
     assert chosen("q3-q5,q0,4") == ("q3", "q4", "q5", "q0")

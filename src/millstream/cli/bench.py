@@ -128,7 +128,7 @@ def delivery(only: str | None, scale: float, as_json: bool) -> None:
 
 
 @command.command("nexmark")
-@click.option("--queries", metavar="NAMES", help="Only these, such as q0,q3-q9.  [default: q0-q22]")
+@click.option("--queries", metavar="NAMES", help="Only these, such as q0,q3-q9,cep0-cep3, or all.  [default: q0-q22]")
 @click.option("--events", type=click.IntRange(1), default=1_000_000, show_default=True, help="How many events to make.")
 @click.option("--seed", type=int, default=0, show_default=True, help="What the events are made from.")
 @click.option(
@@ -168,6 +168,8 @@ def nexmark(
 ) -> None:
     """Measure the 23 queries of Nexmark, and compare each answer with DuckDB's. Exit code 1 if one is wrong.
 
+    cep0 to cep3 are patterns of rows; they run where they are named, and their answers come from plain loops in Python.
+
     A rate is events by wall time, from the start of a query until all events are in and every window is closed, with Spark up
     and warm. The view is kept nowhere: its rows are computed and let go, as where others write to a blackhole; q10 writes its
     files. The answer comes from one more run, not timed, that stores the view. --delay stores it too.
@@ -176,6 +178,7 @@ def nexmark(
     \b
     Examples:
       millstream bench nexmark --queries q0,q5 --events 200000
+      millstream bench nexmark --queries cep0-cep3 --compare flink
       millstream bench nexmark --data events/ --out answers/ --json
       millstream bench nexmark --delay
     """
