@@ -17,6 +17,7 @@ from millstream.plan.operators import (
     join,
     map_batches,
     map_groups,
+    match,
     over,
     passthrough,
     top,
@@ -35,6 +36,7 @@ from millstream.relation.nodes import (
     Join,
     MapBatches,
     MapGroups,
+    Match,
     Over,
     Top,
     Tumbling,
@@ -44,7 +46,18 @@ from millstream.relation.nodes import (
 )
 
 OneInput: TypeAlias = (
-    Aggregate | Windowed | Over | Top | Deduplicate | Union | Explode | Unpivot | MapBatches | MapGroups | History
+    Aggregate
+    | Windowed
+    | Over
+    | Top
+    | Deduplicate
+    | Union
+    | Explode
+    | Unpivot
+    | MapBatches
+    | MapGroups
+    | History
+    | Match
 )
 """What a kernel with one input does; several relations may flow into it."""
 
@@ -64,6 +77,8 @@ def lay(node: OneInput, emit: Emit, insert_only: bool) -> Laid:
             return map_batches.lay(node)
         case MapGroups():
             return map_groups.lay(node)
+        case Match():
+            return match.lay(node, emit, insert_only)
         case Windowed():
             return passthrough.lay_windows(node)
         case Union():

@@ -43,6 +43,7 @@ from millstream.relation.operators.history import History
 from millstream.relation.operators.join import Join
 from millstream.relation.operators.map_batches import MapBatches
 from millstream.relation.operators.map_groups import MapGroups
+from millstream.relation.operators.match import Match
 from millstream.relation.operators.over import Over
 from millstream.relation.operators.select import Select
 from millstream.relation.operators.source import Source
@@ -74,6 +75,7 @@ __all__ = [
     "Look",
     "MapBatches",
     "MapGroups",
+    "Match",
     "Named",
     "Node",
     "Ordering",
@@ -116,6 +118,7 @@ Node: TypeAlias = (
     | Unpivot
     | MapBatches
     | MapGroups
+    | Match
     | History
 )
 

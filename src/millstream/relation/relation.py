@@ -6,15 +6,15 @@ not hold together is refused here, in the line that says it: every error begins 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from millstream.errors import PlanError
 from millstream.relation import expression
-from millstream.relation.approximate import check_approximate
-from millstream.relation.foreign_names import SparkHow, attribute_error, group_error, meant_relation
+from millstream.relation.foreign_names import SparkHow, attribute_error, meant_relation
+from millstream.relation.grouped import Grouped, Neighbours
 from millstream.relation.join import Within, join
 from millstream.relation.nodes import (
     WINDOW_COLUMNS,
@@ -39,13 +39,15 @@ from millstream.relation.operators import (
     history,
     map_batches,
     map_groups,
-    over,
+    match,
     top,
     union,
     unpivot,
 )
 from millstream.relation.operators.checks import as_list, check_names, named_column
 from millstream.relation.operators.contract import written
+from millstream.relation.pattern import Shown
+from millstream.relation.pattern_search import sought
 from millstream.relation.properties import event_time, has_aggregate, has_window, natural_key, visible
 from millstream.relation.source_location import here, placed
 from millstream.relation.window import checked_window
@@ -268,6 +270,64 @@ class Relation:
         """
         return Neighbours(self.node, partition, order, frame)
 
+    def match(
+        self,
+        pattern: str,
+        define: Mapping[str, str] | None = None,
+        measures: Mapping[str, str] | None = None,
+        *,
+        partition: str | Sequence[str] | None = None,
+        order: str | None = None,
+        rows: Shown = "one",
+        skip: str = "past last row",
+        within: str | timedelta | None = None,
+        subset: Mapping[str, Sequence[str]] | None = None,
+        near: bool = False,
+        name: str = "match",
+    ) -> Relation:
+        """Find rows in a pattern, ``"A B+ C"``, among those of equal ``partition``, in an order: SQL's ``MATCH_RECOGNIZE``.
+
+        One row for each match: the partition's columns and the measures. Of several matches that begin with one row the pattern says
+        which is preferred, and the next search begins behind it.
+
+        :param define: of each variable the condition that a row of it meets; without one any row does
+        :param measures: what is told of a match, over its rows: ``LAST(A.at)``, ``count(B.*)``, ``MATCH_ID()``
+        :param rows: ``"all"`` for a row for each row of a match, ``"all_with_empty"`` and ``"all_with_unmatched"`` for more
+        :param skip: where the next search begins: ``"past last row"``, ``"to next row"``, ``"to first A"`` or ``"to last A"``
+        :param within: how long a match may be, from its first row to its last, exclusive
+        :param subset: names for several variables together
+        :param near: whether the beginning of a match that ran out of time is told too, with the variable that it came to as ``stage``
+        :param name: what errors call the pattern; a part of ``MATCH_ID()``
+
+        >>> from millstream import Pipeline
+        >>> ticks = Pipeline("shop").stream("ticks", "symbol string, price double, at timestamp", time="at")
+        >>> falls = {"DOWN": "price < PREV(price)"}
+        >>> ticks.match("UP DOWN+", falls, {"low": "LAST(DOWN.price)"}, partition="symbol", order="at").columns
+        ('symbol', 'low')
+        """
+        place = here()
+        with placed(place):
+            said = sought(
+                pattern, define, measures, rows=rows, skip=skip, within=within, subset=subset, near=near, name=name
+            )
+            return Relation(match.match(self.node, (said,), partition, order, place))
+
+    def match_any(
+        self,
+        patterns: Mapping[str, Mapping[str, Any]],
+        *,
+        partition: str | Sequence[str] | None = None,
+        order: str | None = None,
+    ) -> Relation:
+        """Search for several patterns in one pass over the rows; ``pattern`` is the column with the name of the one that was found.
+
+        :param patterns: by their names the arguments of :meth:`match`, as ``{"pattern": "A B+", "define": {…}, "measures": {…}}``;
+            their measures have the same names and types
+        """
+        place = here()
+        with placed(place):
+            return Relation(match.match_any(self.node, patterns, partition, order, place))
+
     def alias(self, name: str) -> Relation:
         """Give it a name for the equalities of a join: ``a.alias("l").join(b.alias("r"), on="l.id = r.id")``."""
         with placed(here()):
@@ -325,63 +385,6 @@ class Relation:
 
     def __repr__(self) -> str:
         return f"<Relation\n{self}\n>"
-
-
-@dataclass(frozen=True, slots=True)
-class Grouped:
-    """Rows gathered by keys; nothing until it is aggregated."""
-
-    node: Node = field(repr=False)
-    keys: tuple[Named, ...]
-    window: Window | None
-
-    def agg(self, *unnamed: str, **aggregates: str) -> Relation:
-        """Give one row for each group: its keys, the window's start and end, and these, as ``n="count(*)"``."""
-        place = here()
-        with placed(place):
-            if unnamed:
-                raise PlanError(f"agg: {unnamed[0]!r} has no name", hint='names stand before: agg(n="count(*)")')
-            if not aggregates:
-                raise PlanError(
-                    "agg: expected at least one aggregate; found none", hint='agg(n="count(*)") counts rows'
-                )
-            made = tuple(
-                expression.parse_aggregate(name, text, visible(self.node)) for name, text in aggregates.items()
-            )
-            for each in made:
-                if each.name.lower() in WINDOW_COLUMNS:
-                    raise PlanError(f"agg: {each.name} is reserved for windows; expected another name")
-            check_names([*(key.name for key in self.keys), *(each.name for each in made)], "agg")
-            check_approximate(made, self.node, self.window)
-        return Relation(Aggregate(self.node, self.keys, self.window, made, place))
-
-    def distinct(self) -> Relation:
-        """Give one row for each group: its keys, and the window's start and end; nothing else."""
-        return Relation(Aggregate(self.node, self.keys, self.window, (), here()))
-
-    if not TYPE_CHECKING:  # else every name would be one
-
-        def __getattr__(self, name: str) -> NoReturn:
-            """Say what is called otherwise here."""
-            raise group_error(name)
-
-
-@dataclass(frozen=True, slots=True)
-class Neighbours:
-    """Rows among others; nothing until columns are added."""
-
-    node: Node = field(repr=False)
-    partition: str | Sequence[str] | None
-    order: str | None
-    frame: Frame | None
-
-    def add(self, **looks: str) -> Relation:
-        """Add columns to each row: ``row_number()``, ``rank()``, ``dense_rank()``, ``lag(e, n)``, ``lead(e, n)``, aggregates."""
-        place = here()
-        with placed(place):
-            made = over.over(self.node, self.partition, self.order, self.frame, looks, place)
-            check_names(list(output_columns(made)), "over")
-        return Relation(made)
 
 
 def _name_of(relation: Relation) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from millstream.relation.nodes import How
+from millstream.relation.pattern import Shown, Skip
 from millstream.sql.tokens import Piece
 
 Kind: TypeAlias = Literal["tumble", "hop", "session", "slide"]
@@ -33,10 +34,28 @@ class Deduplicated:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
-    """What stands in FROM: a name, a query, windows or rows without repeats, under an alias."""
+class Matched:
+    """MATCH_RECOGNIZE: rows of a table in a pattern. What has a name has its offset too."""
 
-    what: str | Query | Windowed | Deduplicated
+    table: Table
+    at: int
+    pattern: Piece
+    partition: tuple[Piece, ...] = ()
+    order: tuple[Piece, ...] = ()
+    measures: tuple[tuple[str, Piece], ...] = ()
+    define: tuple[tuple[str, Piece], ...] = ()
+    subset: tuple[tuple[str, tuple[str, ...], int], ...] = ()
+    shown: Shown = "one"
+    skip: Skip = field(default_factory=Skip)
+    skip_at: int = 0
+    within: Piece | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """What stands in FROM: a name, a query, windows, rows without repeats or in a pattern, under an alias."""
+
+    what: str | Query | Windowed | Deduplicated | Matched
     alias: str
     at: int
     as_of: Piece | None = None

@@ -9,6 +9,7 @@ from typing import get_args
 from millstream.errors import PlanError
 from millstream.relation.nodes import How
 from millstream.sql.ast import Deduplicated, Kind, Query, Table, Windowed
+from millstream.sql.match_clause import read_match
 from millstream.sql.tokens import Piece, Text, Word, depths, part, split, words
 
 HOWS: dict[str, How] = {
@@ -18,7 +19,6 @@ REFUSED_TABLES = {
     "PIVOT": ("PIVOT", "write one aggregate a column: sum(n) FILTER (WHERE kind = 'a') AS a"),
     "UNPIVOT": ("UNPIVOT", "write one SELECT a column, with UNION ALL between them"),
     "TABLESAMPLE": ("TABLESAMPLE", "choose rows by a condition that a replay repeats: WHERE id % 10 = 0"),
-    "MATCH_RECOGNIZE": ("MATCH_RECOGNIZE", "patterns come later; lag(…) OVER (…) sees the row before"),
 }
 _WINDOWS = {
     "tumble": "tumble(TABLE bid, at, INTERVAL 10 SECONDS)",
@@ -29,7 +29,7 @@ _WINDOWS = {
 _DEDUPLICATE = "deduplicate(TABLE clicks PARTITION BY id, at), or with INTERVAL 1 HOUR at the end"
 _NO_ALIAS = frozenset({
     "SELECT", "FROM", "WITH", "ON", "USING", "WHERE", "GROUP", "HAVING", "QUALIFY", "ORDER", "LIMIT", "OFFSET", "UNION", "EXCEPT", "INTERSECT", "MINUS", "JOIN",
-    "NATURAL", "LATERAL", "WINDOW", "FOR", "EMIT", "FETCH", "SORT", "CLUSTER", "DISTRIBUTE", "PARTITION", *HOWS, *REFUSED_TABLES,
+    "NATURAL", "LATERAL", "WINDOW", "FOR", "EMIT", "FETCH", "SORT", "CLUSTER", "DISTRIBUTE", "PARTITION", "MATCH_RECOGNIZE", *HOWS, *REFUSED_TABLES,
 })  # fmt: skip
 
 
@@ -111,7 +111,18 @@ class TableReader(ABC):
         return inside
 
     def table(self) -> Table:
-        """A name, a query in brackets or windows, and its alias."""
+        """A name, a query in brackets or windows, and its alias; behind it the pattern that its rows are searched for."""
+        made = self._table()
+        while self.skip("MATCH_RECOGNIZE"):
+            what = read_match(self, made)
+            alias = self._alias()
+            made = Table(what, alias, made.at, columns=self.names() if alias and self.word() == "(" else ())
+        if self.word() in REFUSED_TABLES:
+            name, hint = REFUSED_TABLES[self.word()]
+            raise self.text.error(self.at, f"{name} is not taken", hint)
+        return made
+
+    def _table(self) -> Table:
         at, as_of, history = self.at, None, False
         what: str | Query | Windowed | Deduplicated
         if self.word() in ("LATERAL", "UNNEST", "VALUES"):
@@ -139,9 +150,6 @@ class TableReader(ABC):
                 as_of = self._time()
             alias = alias or self._alias()
         columns = self.names() if alias and self.word() == "(" else ()
-        if self.word() in REFUSED_TABLES:
-            name, hint = REFUSED_TABLES[self.word()]
-            raise self.text.error(self.at, f"{name} is not taken", hint)
         return Table(what, alias or (what if isinstance(what, str) else ""), at, as_of, columns, history)
 
     def _alias(self) -> str:

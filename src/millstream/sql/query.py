@@ -15,10 +15,11 @@ from millstream.relation.properties import event_time, visible
 from millstream.relation.relation import Relation
 from millstream.relation.source_location import placed, said_at
 from millstream.sql import joins
-from millstream.sql.ast import Deduplicated, Exploded, Joined, Query, Select, Table, Windowed
+from millstream.sql.ast import Deduplicated, Exploded, Joined, Matched, Query, Select, Table, Windowed
 from millstream.sql.calls import aggregates, looks
 from millstream.sql.group import grouped, is_grouped
 from millstream.sql.joins import From
+from millstream.sql.match_recognize import matched
 from millstream.sql.parse import parse_query
 from millstream.sql.scope import Entry, Scope, query_inside
 from millstream.sql.select_list import Above, ordering, read_above
@@ -201,6 +202,9 @@ class Compiler:
                 return relation, entry, InFrom(table.what, table.at)
             case Deduplicated() as said:
                 return self._deduplicated(said, table)
+            case Matched() as said:
+                below, entry, _ = self._windowed(said.table, of_groups=False)
+                relation = matched(below, Scope(self.text, (entry,)), said)
             case query:
                 relation = self.query(query)
         if table.history:

@@ -32,6 +32,7 @@ from millstream.relation.nodes import (
     Look,
     MapBatches,
     MapGroups,
+    Match,
     Named,
     Node,
     Over,
@@ -47,10 +48,13 @@ from millstream.relation.nodes import (
     output_columns,
 )
 from millstream.relation.operators.history import COLUMNS as HISTORY_COLUMNS
+from millstream.relation.operators.match import PATTERN
+from millstream.relation.pattern import Formula, Navigation
 from millstream.relation.properties import has_aggregate
 from millstream.relation.schema import fields_of, inner_of
 from millstream.relation.source_location import placed
 from millstream.scalar.compile import compile_scalar
+from millstream.typecheck.patterns import aggregations, check_order, known_of, measured, plain_slots
 from millstream.typecheck.rules import ANY_MAP, MAKES_MAP, VARIANT, incomparable, map_of, refusal, say, widest
 
 Types: TypeAlias = Mapping[str, pl.DataType]
@@ -206,8 +210,27 @@ class _Reader:
                 known = self.types(node.input)
                 columns = {name: known[name] for name in output_columns(node.input) if name in known}
                 return {**columns, **dict.fromkeys(HISTORY_COLUMNS, STAMP)}
+            case Match():
+                return self._matched(node)
             case Where() | Top() | Deduplicate():
                 return self.types(node.input)
+
+    def _matched(self, node: Match) -> Types:
+        """The types of matches; a formula that cannot be computed over their rows is refused."""
+        check_order(node, self.type_of(node.order[0].expression, node.input))
+        below, text = self.types(node.input), {PATTERN: pl.String()} if node.named else {}
+        kept = {name: below[name] for name in node.kept() if name in below}
+
+        def slots(each: Formula) -> Types:
+            sums = aggregations(each)
+            of_rows = {
+                name: self.type_of(slot.argument, node.input)
+                for name, slot in each.slots
+                if isinstance(slot, Navigation)
+            }
+            return {**known_of(of_rows), **self._made(sums, node), **plain_slots(each)}
+
+        return self._named(node.partition, node.input) | text | kept | measured(node, slots)
 
     def _one_of(self, node: Unpivot) -> dict[str, pl.DataType]:
         """The type that all value columns have; those that differ are refused."""
@@ -241,7 +264,7 @@ class _Reader:
                 made[name] = one
         return made
 
-    def _made(self, made: Sequence[Aggregation | Look], node: Aggregate | Over) -> dict[str, pl.DataType]:
+    def _made(self, made: Sequence[Aggregation | Look], node: Aggregate | Over | Match) -> dict[str, pl.DataType]:
         """The types of aggregates; one that its arguments do not fit is refused."""
         found: dict[str, pl.DataType] = {}
         for each in made:
