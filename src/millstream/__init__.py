@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from millstream.codec import Avro, Json, Text
     from millstream.errors import MillstreamError
     from millstream.event import Event, Record, TopicPartition
+    from millstream.event_pattern import pattern
     from millstream.framed import Confluent
     from millstream.load import load_pipeline
     from millstream.log import Log, open_log
@@ -71,6 +72,7 @@ __all__ = [
     "group_lag",
     "load_pipeline",
     "open_log",
+    "pattern",
     "read_batch",
     "read_stream",
     "rebuild",
@@ -116,6 +118,7 @@ _LATER = {
     "group_lag": "millstream.log.lag",
     "load_pipeline": "millstream.load",
     "open_log": "millstream.log",
+    "pattern": "millstream.event_pattern",
     "read_batch": "millstream.spark.read",
     "read_stream": "millstream.spark.read",
     "rebuild": "millstream.runtime.rebuild",

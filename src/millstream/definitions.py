@@ -11,6 +11,7 @@ from millstream.address import NOWHERE, parse_address
 from millstream.errors import PlanError
 from millstream.relation.debezium import repeats
 from millstream.relation.nodes import Column, Emit, EventTime, Place, Policy, Source, source_of, sources_of
+from millstream.relation.operators.match import not_final
 from millstream.relation.relation import Relation, has_aggregate, has_window, natural_key
 from millstream.relation.schema import parse_columns
 from millstream.relation.sinks import check_policy
@@ -199,6 +200,8 @@ def view_key(what: str, relation: Relation, emit: Emit, key: str | Sequence[str]
     """The columns that identify a view's rows: ``key`` where it is given, else the key of its relation."""
     if emit not in get_args(Emit):
         raise PlanError(f"{what}: expected emit to be {either(Emit)}; found {emit!r}")
+    if emit == "final" and (why := not_final(relation.node)):
+        raise PlanError(f"{what}: {why.message}", hint=why.hint)
     if emit == "final" and not has_window(relation.node):
         raise PlanError(
             f'{what}: emit="final" needs an end to wait for, and there is no window',

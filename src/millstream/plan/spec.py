@@ -18,6 +18,7 @@ from millstream.plan.operators.interval_join import IntervalJoin
 from millstream.plan.operators.join import TableJoin
 from millstream.plan.operators.map_batches import Batches
 from millstream.plan.operators.map_groups import Groups
+from millstream.plan.operators.match import Match
 from millstream.plan.operators.over import Over
 from millstream.plan.operators.passthrough import Pass
 from millstream.plan.operators.session import Session
@@ -36,6 +37,7 @@ __all__ = [
     "IntervalJoin",
     "JoinSpec",
     "LatestJoin",
+    "Match",
     "Measure",
     "Order",
     "Over",
@@ -55,6 +57,7 @@ Spec: TypeAlias = (
     | Session
     | Top
     | Over
+    | Match
     | Deduplicate
     | Pass
     | Unpivot

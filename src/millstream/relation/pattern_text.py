@@ -76,7 +76,7 @@ def written(pattern: Pattern) -> str:
         case Variable(name=name):
             return name if re.fullmatch(r"[^\W\d]\w*", name) and name.upper() not in _RESERVED else f"`{name}`"
         case Anchor(at=at):
-            return {"start": "^", "end": "$", "expiry": "<time is over>"}[at]
+            return {"start": "^", "end": "$", "expiry": "until time runs out"}[at]
         case Sequential(parts=parts):
             return (
                 " ".join(
@@ -88,7 +88,9 @@ def written(pattern: Pattern) -> str:
                 or "()"
             )
         case Alternatives(parts=parts):
-            return " | ".join(map(written, parts))
+            return " | ".join(
+                f"({written(each)})" if isinstance(each, Alternatives) else written(each) for each in parts
+            )
         case Excluded(part=part):
             return f"{{- {written(part)} -}}"
         case Repeated(part=part):

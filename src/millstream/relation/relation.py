@@ -301,8 +301,8 @@ class Relation:
 
         >>> from millstream import Pipeline
         >>> ticks = Pipeline("shop").stream("ticks", "symbol string, price double, at timestamp", time="at")
-        >>> falls = {"DOWN": "price < PREV(price)"}
-        >>> ticks.match("UP DOWN+", falls, {"low": "LAST(DOWN.price)"}, partition="symbol", order="at").columns
+        >>> fall = {"DOWN": "price < PREV(price)"}
+        >>> ticks.match("UP DOWN+", fall, {"low": "LAST(DOWN.price)"}, partition="symbol", order="at").columns
         ('symbol', 'low')
         """
         place = here()
@@ -313,16 +313,19 @@ class Relation:
             return Relation(match.match(self.node, (said,), partition, order, place))
 
     def match_any(
-        self,
-        patterns: Mapping[str, Mapping[str, Any]],
-        *,
-        partition: str | Sequence[str] | None = None,
-        order: str | None = None,
+        self, patterns: Mapping[str, Any], *, partition: str | Sequence[str] | None = None, order: str = ""
     ) -> Relation:
         """Search for several patterns in one pass over the rows; ``pattern`` is the column with the name of the one that was found.
 
-        :param patterns: by their names the arguments of :meth:`match`, as ``{"pattern": "A B+", "define": {…}, "measures": {…}}``;
-            their measures have the same names and types
+        :param patterns: by their names arguments of :meth:`match`; their measures have the same names and types
+        :param partition: the columns by which rows belong together
+        :param order: in which order
+
+        >>> from millstream import Pipeline
+        >>> ticks = Pipeline("shop").stream("ticks", "price double, at timestamp", time="at")
+        >>> fall = {"pattern": "A B", "define": {"B": "price < PREV(price)"}, "measures": {"to": "B.price"}}
+        >>> ticks.match_any({"fall": fall}, order="at").columns
+        ('pattern', 'to')
         """
         place = here()
         with placed(place):

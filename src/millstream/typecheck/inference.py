@@ -89,6 +89,11 @@ def check_types(nodes: Iterable[Node], chain: Chain, feeds: Mapping[int, pl.Sche
         raise _at_its_place(error, nodes, reader) from error
 
 
+def types_of(node: Node, functions: tuple[Function, ...] = ()) -> Types:
+    """The columns of a relation whose type is known without Spark."""
+    return _Reader({}, functions).types(node)
+
+
 def _said(chain: Chain, feeds: Mapping[int, pl.Schema]) -> Said:
     """What Spark has said of expressions over a source."""
     return {

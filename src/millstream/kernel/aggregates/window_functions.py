@@ -120,6 +120,22 @@ def called(layout: Layout, calls: tuple[Look, ...]) -> pl.DataFrame:
     return rows.with_columns(made)
 
 
+def aggregated(
+    rows: pl.DataFrame,
+    name: str,
+    function: str,
+    arguments: tuple[str, ...],
+    fraction: float,
+    low: Positions,
+    high: Positions,
+) -> pl.Series:
+    """One aggregate over runs of rows, each from ``low`` up to ``high``."""
+    if function in ("min", "max"):
+        return _extreme(rows[arguments[0]], function == "max", low, high).alias(name)
+    measure = Measure(name, function, arguments, fraction)  # type: ignore[arg-type]
+    return _aggregated(rows, (measure,), low, high)[0]
+
+
 def _aggregated(rows: pl.DataFrame, measures: tuple[Measure, ...], low: Positions, high: Positions) -> list[pl.Series]:
     spec = Reduce((), sets_for_distinct(measures), insert_only=False)
     linear = Linear(spec, rows.schema)

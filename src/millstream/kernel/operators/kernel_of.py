@@ -13,6 +13,7 @@ from millstream.kernel.operators.interval_join import IntervalJoinKernel
 from millstream.kernel.operators.join import TableJoinKernel
 from millstream.kernel.operators.map_batches import BatchesKernel
 from millstream.kernel.operators.map_groups import GroupsKernel
+from millstream.kernel.operators.match import MatchKernel
 from millstream.kernel.operators.over import OverKernel
 from millstream.kernel.operators.passthrough import PassKernel
 from millstream.kernel.operators.session import SessionKernel
@@ -28,6 +29,7 @@ from millstream.plan.spec import (
     Hold,
     IntervalJoin,
     LatestJoin,
+    Match,
     Over,
     Pass,
     Reduce,
@@ -52,6 +54,8 @@ def kernel_of(spec: Spec) -> Kernel:
             return TopKernel(spec)
         case Over():
             return OverKernel(spec)
+        case Match():
+            return MatchKernel(spec)
         case Deduplicate():
             return DeduplicateKernel(spec)
         case Pass():

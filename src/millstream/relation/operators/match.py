@@ -173,7 +173,7 @@ def match(
 ) -> Match:
     """The matches of one or several searches."""
     keys = tuple(named_column(text, node, "match: partition") for text in as_list(partition))
-    if order is None:
+    if not order:
         raise PlanError("match: a pattern needs an order", hint='order="at"')
     ordering = expression.parse_order(order, node.visible(), "match: order")
     searches = tuple(search_of(each, node.visible()) for each in said)
