@@ -17,7 +17,7 @@ from millstream.plan import spec as specs
 from millstream.plan.chain import ADMIT, DRIVER, ORIGIN, Asked, Chain, Computed, Feed, Operator, Output, Port, ViewPlan
 from millstream.plan.fuse import fuse
 from millstream.plan.makers import Bounds, Guard, Maker, Rows, Sides, held
-from millstream.plan.operators import hold_until_close
+from millstream.plan.operators import hold_until_close, percolate
 from millstream.plan.operators.clauses import micros
 from millstream.plan.operators.contract import Laid, quoted
 from millstream.plan.pushdown import pushed
@@ -33,6 +33,7 @@ from millstream.relation.nodes import (
     Join,
     Named,
     Node,
+    Percolate,
     Select,
     Source,
     Top,
@@ -114,7 +115,7 @@ class _Builder:
                     maker.spec if isinstance(maker.spec, JoinSpec) else replace(maker.spec, retract=maker.retract),
                     maker.inputs,
                     ports[maker.number],
-                    2 if maker.sides else 1,
+                    2 if isinstance(maker.spec, JoinSpec | specs.Percolate) else 1,
                     maker.hold,
                 )
                 for maker in self.makers
@@ -170,6 +171,8 @@ class _Builder:
                 return Rows(maker, {name: expression.quote(name) for name in output_columns(node)})
             case Join():
                 return Rows(self._join(node, emit), {name: expression.quote(name) for name in output_columns(node)})
+            case Percolate():
+                return Rows(self._percolate(node, emit), quoted(output_columns(node)))
 
     def _feed(self, source: Source) -> Maker:
         maker = self.known.get((source, "feed"))
@@ -275,6 +278,28 @@ class _Builder:
         names = tuple(tuple(wanted.values()) for wanted in sides.wanted)
         assert isinstance(maker.spec, JoinSpec)  # noqa: S101
         maker.spec = replace(maker.spec, left=names[0], right=names[1])
+
+    def _percolate(self, node: Percolate, emit: Emit) -> Maker:
+        """Events, some in each bucket, with stored queries, which go to all of them."""
+        known = self.known.get((node, emit))
+        if known is not None:
+            return known
+        events, queries = self._rows(node.stream, emit), self._rows(node.queries, emit, as_said=True)
+        maker = self._make(node, emit, max(events.maker.stage, queries.maker.stage) + 1)
+        laid = percolate.lay(node)
+        maker.inputs, maker.spec, maker.hold = (events.maker.number, queries.maker.number), laid, laid.hold()
+        events.maker.retract = True
+        wanted = {name: events.columns[name] for name in laid.events}
+        wanted["_t"] = f"unix_micros({events.columns[str(node.event_time())]})"
+        port = Port(maker.stage, maker.number, (), None, laid.spread(), self.buckets, True, self.tasks)
+        self._connect(events, port, wanted)
+        said = {name: queries.columns[name] for name in (*laid.keys, *laid.shown)}
+        said[percolate.CONDITION] = queries.columns[node.condition]
+        guards = dict.fromkeys(said, queries.where)
+        said |= {"_v": "unix_micros(_timestamp)", "_keep": queries.condition or "true"}
+        port = replace(port, spread=(), marks=False, side=1, appended=True, broadcast=True)
+        self._connect(replace(queries, where=()), port, said, guards)
+        return maker
 
     def _connect(
         self, rows: Rows, port: Port, wanted: Mapping[str, str], guards: Mapping[str, Guard] | None = None

@@ -105,6 +105,8 @@ class Port:
     """Set if the target wants the first rows alone and nothing is taken back: rows that cannot be among them need not be sent."""
     said: str = ""
     """The condition to keep rows as its author wrote it."""
+    broadcast: bool = False
+    """Whether its rows go to every bucket of its target."""
     appended: bool = False
     """Whether its rows come with their append time, ``_a``."""
     functions: tuple[Function, ...] = ()

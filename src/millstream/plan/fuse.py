@@ -76,7 +76,8 @@ class _Steps:
             self.steps[number] = step = _Step(number)
             for _, port in self.lineage.ports_to(number):
                 step.spreads[number, port.side] = list(port.spread)
-                step.keys[number] = [self._made(operator, name) for name in port.spread]
+                if not port.broadcast:
+                    step.keys[number] = [self._made(operator, name) for name in port.spread]
 
     def _follow(self, operator: Operator) -> bool:
         """Put a kernel into the step that makes all its rows, if its own key contains the key of that step's buckets."""
@@ -152,8 +153,8 @@ class _Steps:
 
     def _made(self, operator: Operator, name: str) -> set[str]:
         """The columns of a kernel's rows that hold a column of its key."""
-        (_, port), *_ = self.lineage.ports_to(operator.number)
-        found = operator.spec.holding(name, dict(port.columns)[name])
+        ports = (dict(port.columns) for _, port in self.lineage.ports_to(operator.number))
+        found = operator.spec.holding(name, next(here[name] for here in ports if name in here))
         return (
             found | self._sides(operator.spec, operator, name) if isinstance(operator.spec, specs.JoinSpec) else found
         )

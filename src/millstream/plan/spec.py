@@ -21,6 +21,7 @@ from millstream.plan.operators.map_groups import Groups
 from millstream.plan.operators.match import Match
 from millstream.plan.operators.over import Over
 from millstream.plan.operators.passthrough import Pass
+from millstream.plan.operators.percolate import Percolate
 from millstream.plan.operators.session import Session
 from millstream.plan.operators.top import Top
 from millstream.plan.operators.unpivot import Unpivot
@@ -42,6 +43,7 @@ __all__ = [
     "Order",
     "Over",
     "Pass",
+    "Percolate",
     "Reduce",
     "Session",
     "Spec",
@@ -65,5 +67,6 @@ Spec: TypeAlias = (
     | Batches
     | Groups
     | History
+    | Percolate
     | JoinSpec
 )

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from millstream.plan.chain import Chain, Operator, Port
-from millstream.plan.spec import AsOfJoin
+from millstream.plan.spec import AsOfJoin, Percolate
 
 
 def clocked(chain: Chain) -> Chain:
@@ -19,7 +19,7 @@ def clocked(chain: Chain) -> Chain:
     clocks = {
         each.number: _longest(_sources(kernels, each.inputs[0], 0))
         for each in chain.operators
-        if isinstance(each.spec, AsOfJoin)
+        if isinstance(each.spec, AsOfJoin | Percolate)
     }
     ports = {number: _port(chain, kernels[number]) for number in clocks}
     return replace(

@@ -45,6 +45,7 @@ from millstream.relation.operators.map_batches import MapBatches
 from millstream.relation.operators.map_groups import MapGroups
 from millstream.relation.operators.match import Match
 from millstream.relation.operators.over import Over
+from millstream.relation.operators.percolate import Percolate
 from millstream.relation.operators.select import Select
 from millstream.relation.operators.source import Source
 from millstream.relation.operators.top import Top
@@ -80,6 +81,7 @@ __all__ = [
     "Node",
     "Ordering",
     "Over",
+    "Percolate",
     "Place",
     "Policy",
     "Ranking",
@@ -120,6 +122,7 @@ Node: TypeAlias = (
     | MapGroups
     | Match
     | History
+    | Percolate
 )
 
 

@@ -40,6 +40,7 @@ from millstream.relation.operators import (
     map_batches,
     map_groups,
     match,
+    percolate,
     top,
     union,
     unpivot,
@@ -330,6 +331,30 @@ class Relation:
         place = here()
         with placed(place):
             return Relation(match.match_any(self.node, patterns, partition, order, place))
+
+    def percolate(self, queries: Relation, condition: str, columns: str | None = None) -> Relation:
+        """Give each event with each stored query that it meets: the event's columns, then the query's but for its condition.
+
+        Queries are rows of a table. Each has a text like ``price > 100 AND city IN ('Oslo', 'Rome') AND contains_words(title, 'red shoes')``,
+        and holds from the timestamp of its record until the next record of its key: an event meets the queries of its time. One that
+        arrives late corrects what was said of events that are still remembered. A text that cannot be read is a dead letter.
+
+        :param queries: a table that is a topic, or what ``where`` and ``select`` make of one
+        :param condition: its column with the conditions
+        :param columns: the events' columns that a condition may use, with their types; by default all whose type is known
+
+        >>> from millstream import Pipeline
+        >>> shop = Pipeline("shop")
+        >>> offers = shop.stream("offers", "price double, city string, at timestamp", time="at")
+        >>> alerts = shop.table("alerts", "alert string, condition string", key="alert")
+        >>> offers.percolate(alerts, "condition").columns
+        ('price', 'city', 'at', 'alert')
+        """
+        place = here()
+        with placed(place):
+            if not isinstance(queries, Relation):
+                raise PlanError(f"percolate: expected a relation; found {queries!r}", hint=meant_relation(queries))
+            return Relation(percolate.percolate(self.node, queries.node, condition, columns, place))
 
     def alias(self, name: str) -> Relation:
         """Give it a name for the equalities of a join: ``a.alias("l").join(b.alias("r"), on="l.id = r.id")``."""

@@ -36,6 +36,7 @@ from millstream.relation.nodes import (
     Named,
     Node,
     Over,
+    Percolate,
     Place,
     Select,
     Source,
@@ -211,6 +212,9 @@ class _Reader:
                     return left
                 differ = [name for name in node.merged if left.get(name) != _lower(right).get(name.lower())]
                 return {name: kind for name, kind in {**right, **left}.items() if name not in differ}
+            case Percolate():
+                known = self.types(node.queries)
+                return {**{name: known[name] for name in node.shown if name in known}, **self.types(node.stream)}
             case History():
                 known = self.types(node.input)
                 columns = {name: known[name] for name in output_columns(node.input) if name in known}

@@ -11,6 +11,7 @@ import polars as pl
 import pyarrow as pa
 
 from millstream.errors import PipelineError
+from millstream.kernel.admission.conditions import Conditions
 from millstream.kernel.admission.record import COLUMNS, column_of, is_used
 from millstream.kernel.admission.repeats import repeats_of
 from millstream.kernel.admission.verdicts import Verdicts, after, judge, outcome
@@ -42,9 +43,11 @@ class Admission:
 
     chain: Chain
     passing: Passing = field(init=False, repr=False, compare=False)
+    conditions: Conditions = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self.passing = Passing(self.chain)
+        self.conditions = Conditions.of(self.chain)
 
     def pack(self, batch: pa.RecordBatch) -> Iterator[Chunk]:
         """Pack decoded records, in the order of their offsets, for the first stage that wants them."""
@@ -62,6 +65,7 @@ class Admission:
 
     def pack_feed(self, feed: Feed, partition: int, rows: pl.DataFrame) -> Iterator[Chunk]:
         """Pack records of one partition, decoded: for admission, or past it where it needs no state."""
+        rows = self.conditions.judged(feed, rows)
         if feed.judged:
             yield Chunk.own(ADMIT, feed.number, partition, Kind.CHANGES, to_bytes(rows))
         else:

@@ -84,6 +84,10 @@ def cut(rows: pl.DataFrame, port: Port, kind: Kind, bucket: int = 0) -> Iterator
         if port.stage == DRIVER:
             yield Chunk.own(port.stage, port.target, bucket, kind, to_bytes(piece))
             continue
+        if port.broadcast:
+            data = to_bytes(piece)
+            yield from (Chunk(port.stage, port.target, label, kind, data, port.leader) for label in named)
+            continue
         if port.buckets == 1 or not port.spread:
             yield Chunk(port.stage, port.target, named[0], kind, to_bytes(piece), port.leader)
             continue

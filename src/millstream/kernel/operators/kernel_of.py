@@ -16,6 +16,7 @@ from millstream.kernel.operators.map_groups import GroupsKernel
 from millstream.kernel.operators.match import MatchKernel
 from millstream.kernel.operators.over import OverKernel
 from millstream.kernel.operators.passthrough import PassKernel
+from millstream.kernel.operators.percolate import PercolateKernel
 from millstream.kernel.operators.session import SessionKernel
 from millstream.kernel.operators.top import TopKernel
 from millstream.kernel.operators.unpivot import UnpivotKernel
@@ -32,6 +33,7 @@ from millstream.plan.spec import (
     Match,
     Over,
     Pass,
+    Percolate,
     Reduce,
     Session,
     Spec,
@@ -70,6 +72,8 @@ def kernel_of(spec: Spec) -> Kernel:
             return GroupsKernel(spec)
         case History():
             return HistoryKernel(spec)
+        case Percolate():
+            return PercolateKernel(spec)
         case TableJoin():
             return TableJoinKernel(spec)
         case IntervalJoin():
