@@ -94,7 +94,7 @@ _PATTERNS = {
 def matches(query: str, folder: Path) -> pl.DataFrame:
     """The answer of a query over the files of a folder, its columns numbered."""
     pattern = _PATTERNS[query]
-    rows = [(*pair, *row) for pair, bids in _in_order(folder).items() for row in pattern.search(bids)]
+    rows = [(*pair, *row) for pair, bids in bids_in_order(folder).items() for row in pattern.search(bids)]
     types = (_WHOLE, _WHOLE, *pattern.columns)
     return pl.DataFrame(rows, schema={f"c{at}": kind for at, kind in enumerate(types)}, orient="row")
 
@@ -110,8 +110,8 @@ class _Event(msgspec.Struct):
     bid: _Bid | None = None
 
 
-def _in_order(folder: Path) -> dict[tuple[int, int], Bids]:
-    """The bids of each auction and bidder."""
+def bids_in_order(folder: Path) -> dict[tuple[int, int], Bids]:
+    """The bids of each auction and bidder, by time, then as they came."""
     read = msgspec.json.Decoder(_Event).decode
     found: dict[tuple[int, int], Bids] = {}
     for lines in read_folder(folder):

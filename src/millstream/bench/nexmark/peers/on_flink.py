@@ -22,6 +22,7 @@ from typing import Any
 
 from millstream.bench.environment import Package, python_with
 from millstream.bench.nexmark.peers.layout import READERS, Input, dealt, written_iso
+from millstream.bench.rules import for_flink
 from millstream.errors import MachineError
 from millstream.spark.jars import resolve
 from millstream.spark.java import find_java
@@ -154,7 +155,7 @@ class Flink:
             options = {"connector": "kafka", "topic": given.topic, "properties.bootstrap.servers": given.bootstrap}
             options |= KAFKA
         else:
-            laid = (given.folder, query.startswith("cep"))
+            laid = (given.folder, not query.startswith("q"))
             if laid not in self._laid:
                 self._laid[laid] = dealt(laid[0], self._work / f"in-{next(self._numbers)}", by_auction=laid[1])
             options = {"connector": "filesystem", "path": self._laid[laid].as_uri()}
@@ -186,7 +187,10 @@ class Flink:
 
 
 def statements(query: str, values: dict[str, str]) -> list[str]:
-    """The statements of a file, without comments."""
+    """The statements of a file, without comments; of ``many_N``, which is so many patterns, the one."""
+    kind, _, number = query.partition("_")
+    if kind == "many":
+        return [for_flink(int(number))]
     lines = (_HERE / "flink" / f"{query}.sql").read_text().splitlines()
     text = "\n".join(line for line in lines if not line.startswith("--"))
     return [each.strip() for each in Template(text).substitute(values).split(";") if each.strip()]

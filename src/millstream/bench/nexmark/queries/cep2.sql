@@ -7,7 +7,7 @@ SELECT auction, bidder, begun, ended, average
 FROM arriving MATCH_RECOGNIZE (
     PARTITION BY auction, bidder
     ORDER BY dateTime, arrival
-    MEASURES first(low.dateTime) AS begun, last(low.dateTime) AS ended, sum(low.price) div count(low.price) AS average
+    MEASURES first(low.dateTime) AS begun, last(low.dateTime) AS ended, cast(avg(low.price) AS bigint) AS average
     ONE ROW PER MATCH
     AFTER MATCH SKIP TO NEXT ROW
     PATTERN (low+ breaks)
