@@ -142,7 +142,7 @@ def _aggregated(rows: pl.DataFrame, measures: tuple[Measure, ...], low: Position
     numbered = rows.with_columns(pl.Series(_ROW, np.arange(rows.height, dtype=np.int64)))
     parts = linear.delta(numbered, [_ROW]).sort(_ROW)
     columns = {name: _run_sums(parts[name].to_numpy(), low, high) for name in linear.added}
-    runs = pl.DataFrame({_ROW: np.arange(rows.height, dtype=np.int64), **columns})
+    runs = pl.DataFrame({_ROW: np.arange(len(low), dtype=np.int64), **columns})
     runs = runs.with_columns(sum_double.between(parts[f"{name}_f_rest"], low, high) for name in linear.floats)
     runs = linear.normal(runs)
     looked = {}

@@ -147,13 +147,13 @@ class _Teller:
             return self.layout.value(slot.argument, self._rows(slot), slot.away)
         if isinstance(slot, Aggregated):
             rows, low, high = self._runs(slot.variables, slot.final)
-            chosen = self.layout.rows.select(dict.fromkeys(slot.arguments)) if slot.arguments else self.layout.rows
+            chosen = self.layout.rows.select(list(dict.fromkeys(slot.arguments))) if slot.arguments else self.layout.rows
             chosen = chosen[self.matches.rows[rows]]
             return aggregated(chosen, "made", slot.function, slot.arguments, slot.fraction, low, high)
         if isinstance(slot, Classifier):
             return self._classified(slot)
         match, matches = self.lines.match, self.matches
-        whole = _filled(matches.near | False, match)
+        whole = (match >= 0) & _filled(matches.near, match)
         if isinstance(slot, MatchNumber):
             return _where((match >= 0) & ~whole, pl.Series(_filled(matches.number, match)))
         if isinstance(slot, MatchId):

@@ -86,6 +86,9 @@ class Scanner:
         self.before = max(self.before, before)
         known = set(self.automaton.variables())
         self.targets = [place.variable in search.skip.variables for place in self.automaton.places]
+        # Where more is told than matches, each start is looked at as long as it may change.
+        told = search.near or search.shown == "all_with_unmatched"
+        self._pairs = not (told or self.after or self.automaton.reads_end)
         if search.skip.variables and not known & set(search.skip.variables):
             raise PipelineError(f"pattern {search.name}: AFTER MATCH SKIP TO a variable that is not in the pattern")
 
@@ -130,7 +133,7 @@ class Scanner:
             chosen = np.zeros(height, np.bool_)
             for head in _distinct(heads, places):
                 flags = conditions.true.get(bit[places[head].variable], all_rows)
-                followers = self._followers(head) if len(heads) <= _FEW and not self.search.near else None
+                followers = self._followers(head) if self._pairs and len(heads) <= _FEW else None
                 if followers is not None:
                     depth = 2
                     second = np.zeros(height, np.bool_)
@@ -196,13 +199,11 @@ class Scanner:
         if time >= FOREVER:
             reached = layout.end
         else:
-            rows = np.maximum(known - self.after, layout.first)
-            reached = rows - (depth - 1)
-            if self.search.within is not None and layout.times is not None:
+            reached = known - self.after - self.automaton.reads_end - (depth - 1)
+            if depth > 1 and self.search.within is not None and layout.times is not None:
                 gone = layout.times + self.search.within <= time
                 before = np.concatenate([np.zeros(1, np.int64), np.cumsum(gone)])
                 reached = np.maximum(reached, layout.first + before[layout.end] - before[layout.first])
-                reached = np.minimum(reached, rows)
         done, opened = (run.shown_done, run.shown_open) if shown else (run.kept_done, run.kept_open)
         found: Positions = np.maximum(done, np.minimum(np.maximum(reached, where.resume), opened))
         return found
