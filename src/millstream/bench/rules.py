@@ -15,7 +15,7 @@ SHAPES = 20
 
 _FIRST_ID = 1_000  # of auctions and of people
 _LEAST, _STEP = 30_000_000, 500_000
-_FLINK = """SELECT auction, bidder, '{name}' AS pattern, begun, ended, lowest
+_FLINK = """SELECT auction, bidder, '{name}' AS `pattern`, begun, ended, lowest
 FROM bid MATCH_RECOGNIZE (
   PARTITION BY auction, bidder
   ORDER BY `dateTime`
