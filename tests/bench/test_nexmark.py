@@ -16,10 +16,10 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from millstream.bench.nexmark import stages
-from millstream.bench.nexmark.data import TOPIC, fill
+from millstream.bench.nexmark.data import TOPIC, fill, keyed
 from millstream.bench.nexmark.generator import events
 from millstream.bench.nexmark.oracle import QUESTIONS, Oracle, Question
-from millstream.bench.nexmark.queries import QUERIES, SIDE, chosen, fill_side, pipeline_of, side_rows
+from millstream.bench.nexmark.queries import PATTERNS, QUERIES, SIDE, chosen, fill_side, pipeline_of, side_rows
 from millstream.bench.nexmark.run import answer_of
 from millstream.cli import cli
 from millstream.errors import ConfigError
@@ -78,7 +78,7 @@ def on_trial(queries: list[str], folder: Path, data: Data, spark: SparkSession, 
         if SIDE in pipeline.tables:
             log.append(SIDE, side_rows())
         for number, values in enumerate(cut(data.values, chance)):
-            made = list(map(Event, values))
+            made = keyed(values) if queries[0] in PATTERNS else list(map(Event, values))
             for time in range(chance.choice((1, 2, 3))):
                 assert log.append(TOPIC, made, producer="p", sequence=number).duplicate == (time > 0)
             if chance.random() < 0.4:
@@ -100,6 +100,10 @@ def test_nor_do_those_by_processing_time(minute: Data, spark: SparkSession, tmp_
     assert on_trial(["q12"], tmp_path, minute, spark, 6) == {}
 
 
+def test_nor_do_those_to_patterns(minute: Data, spark: SparkSession, tmp_path: Path) -> None:
+    assert on_trial(list(PATTERNS), tmp_path, minute, spark, 8) == {}
+
+
 def test_nor_do_those_by_day(spark: SparkSession, tmp_path: Path) -> None:
     days = Data(tmp_path, COUNT / 3 / 86_400)
     assert len(days.oracle.answer("q15")) == 3
@@ -108,14 +112,17 @@ def test_nor_do_those_by_day(spark: SparkSession, tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_a_run_on_spark_that_is_killed_in_the_middle_goes_on(minute: Data, spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("queries", [TOGETHER, list(PATTERNS)], ids=["the 23", "patterns"])
+def test_a_run_on_spark_that_is_killed_in_the_middle_goes_on(
+    queries: list[str], minute: Data, spark: SparkSession, tmp_path: Path
+) -> None:
     log, file = f"sqlite:{tmp_path / 'log.db'}", tmp_path / "nexmark.py"
     batches = [minute.values[first : first + 500] for first in range(0, COUNT, 500)]
     fill_side(log)
-    assert fill(log, batches, partitions=2) == COUNT
+    assert fill(log, batches, partitions=2, by_auction=queries[0] in PATTERNS) == COUNT
     file.write_text(
         "from pathlib import Path\n\nfrom millstream.bench.nexmark.queries import pipeline_of\n\n"
-        f"nexmark = pipeline_of({TOGETHER}, {log!r}, Path({str(tmp_path / 'run')!r}))\n"
+        f"nexmark = pipeline_of({queries}, {log!r}, Path({str(tmp_path / 'run')!r}))\n"
     )
     child = Child("run", file, "--close", "--rate-limit", 1_500, failpoint="store.before_commit:kill@2")
     try:
@@ -127,10 +134,12 @@ def test_a_run_on_spark_that_is_killed_in_the_middle_goes_on(minute: Data, spark
     pipeline = load(file)
     assert [batch for batch, _ in batches_of(pipeline)] == [0]
     run(pipeline, spark=spark, close=True, rate_limit=1_500)
-    assert minute.wrong({query: answer_of(pipeline, query) for query in TOGETHER}) == {}
+    assert minute.wrong({query: answer_of(pipeline, query) for query in queries}) == {}
 
 
-@pytest.mark.parametrize("queries", [TOGETHER, ["q12"]], ids=["one stream", "processing time"])
+@pytest.mark.parametrize(
+    "queries", [TOGETHER, ["q12"], list(PATTERNS)], ids=["one stream", "processing time", "patterns"]
+)
 def test_answers_on_kafka_are_the_same(
     queries: list[str], minute: Data, spark: SparkSession, kafka: KafkaBroker, tmp_path: Path
 ) -> None:
@@ -138,7 +147,7 @@ def test_answers_on_kafka_are_the_same(
         fill_side(kafka.url)
     topic = name()
     batches = [minute.values[first : first + 500] for first in range(0, COUNT, 500)]
-    assert fill(kafka.url, batches, topic=topic, partitions=2) == COUNT
+    assert fill(kafka.url, batches, topic=topic, partitions=2, by_auction=queries[0] in PATTERNS) == COUNT
     pipeline = pipeline_of(queries, kafka.url, tmp_path, topic=topic)
     progress = run(pipeline, spark=spark, close=True, rate_limit=900)
     assert progress.batch is not None
@@ -175,18 +184,21 @@ def test_a_wrong_answer_is_told(
 
 
 def test_each_stage_has_its_cost(spark: SparkSession, tmp_path: Path) -> None:
-    found = {each.name: each.value for each in stages.measure(["q2", "q5"], 5_000, 0, tmp_path, lambda _: None)}
-    assert found.keys() == {f"{query}.{name}" for query in ("q2", "q5") for name in (*stages.STAGES, *SPARKS)}
+    found = {each.name: each.value for each in stages.measure(["q2", "q5", "cep3"], 5_000, 0, tmp_path, lambda _: None)}
+    assert found.keys() == {f"{query}.{name}" for query in ("q2", "q5", "cep3") for name in (*stages.STAGES, *SPARKS)}
     assert all(found[f"q5.{name}"] > 0 for name in (*stages.STAGES, "spark_jvm", "outside_batches"))
+    assert found["cep3.kernels"] > 0
     assert found["q2.kernels"] < found["q5.kernels"] / 10
 
 
-@pytest.mark.parametrize("text", ["q23", "5-", "q9-q3", "all"])
+@pytest.mark.parametrize("text", ["q23", "5-", "q9-q3", "cep4", "cep0-3", "cep2-cep1", "q1-cep0", "every"])
 def test_queries_that_there_are_not_are_told(text: str) -> None:
     with pytest.raises(ConfigError, match="expected such as q5"):
         chosen(text)
 
 
 def test_queries_are_named_alone_or_from_to() -> None:
-    assert chosen(None) == QUERIES
+    assert chosen(None) == QUERIES == tuple(f"q{number}" for number in range(23))
+    assert chosen("q22,cep0-cep2,cep1,cep3") == ("q22", "cep0", "cep1", "cep2", "cep3")
+    assert chosen("all") == (*QUERIES, *PATTERNS)
     assert chosen("q3-q5,q0,4") == ("q3", "q4", "q5", "q0")

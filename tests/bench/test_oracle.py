@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from millstream.bench.nexmark.oracle import QUESTIONS, Oracle
+from millstream.bench.nexmark.queries import PATTERNS
 
 URL = "https://www.nexmark.com/a/b/c/item.htm?query=1"
 
@@ -167,23 +168,30 @@ def test_the_join_of_bids_with_auctions_is_of_one_category(oracle: Oracle) -> No
     assert found[0][7:] == ["i10", "d", 1, 2, at(3), at(20), 1, 10, "x"]
 
 
-@pytest.mark.parametrize("query", QUESTIONS)
-def test_the_right_answer_is_right_and_others_are_not(oracle: Oracle, query: str) -> None:
+def mistakes(oracle: Oracle, query: str) -> list[str]:
+    """The wrong answers that are not told, and the right one if it is; of a query with an answer."""
     right = oracle.answer(query)
-    assert oracle.compare(query, right) == ""
-    if query == "q2":
-        assert oracle.compare(query, [[123, 1]]) != ""
-        return
-    assert "missing" in oracle.compare(query, right[1:])
-    assert "too many" in oracle.compare(query, [*right, right[0]])
-    assert oracle.compare(query, [row[:-1] for row in right]) != ""
+    wrong = {"shorter": right[1:], "longer": [*right, right[0]], "narrower": [row[:-1] for row in right]}
     for place in range(len(right[0])):
         other = [list(row) for row in right]
         value = other[0][place]
         other[0][place] = (
             value + 1 if isinstance(value, int | float) else value[:-1] + ("1" if value[-1] == "0" else "0")
         )
-        assert oracle.compare(query, other) != "", f"column {place}"
+        wrong[f"column {place}"] = other
+    said = {name: oracle.compare(query, answer) for name, answer in ({"right": right} | wrong).items()}
+    assert "missing" in said["shorter"]
+    assert "too many" in said["longer"]
+    return [name for name, why in said.items() if bool(why) == (name == "right")]
+
+
+@pytest.mark.parametrize("query", [query for query in QUESTIONS if query not in PATTERNS])
+def test_the_right_answer_is_right_and_others_are_not(oracle: Oracle, query: str) -> None:
+    if query == "q2":
+        assert oracle.compare(query, []) == ""
+        assert oracle.compare(query, [[123, 1]]) != ""
+        return
+    assert mistakes(oracle, query) == []
 
 
 def test_ties_may_fall_either_way_but_not_out_of_it(oracle: Oracle) -> None:

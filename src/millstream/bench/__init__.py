@@ -14,13 +14,17 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One measured figure; ``against`` names what ``baseline`` is, ``ratio`` is value ÷ baseline."""
+    """One measured figure; ``against`` names what ``baseline`` is, ``ratio`` is value ÷ baseline.
+
+    ``note`` says what else is to be known, such as why there is no baseline.
+    """
 
     name: str
     value: float
     unit: str
     against: str | None = None
     baseline: float | None = None
+    note: str = ""
 
     @property
     def ratio(self) -> float | None:
@@ -30,7 +34,7 @@ class Result:
     def to_dict(self) -> dict[str, Any]:
         """The fields that apply."""
         fields = {"name": self.name, "value": _round(self.value), "unit": self.unit, "against": self.against}
-        fields |= {"baseline": _round(self.baseline), "ratio": _round(self.ratio)}
+        fields |= {"baseline": _round(self.baseline), "ratio": _round(self.ratio), "note": self.note or None}
         return {name: value for name, value in fields.items() if value is not None}
 
 

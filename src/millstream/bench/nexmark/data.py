@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import msgspec
 import polars as pl
 
 from millstream.bench.nexmark.generator import columns
@@ -44,8 +45,37 @@ def read_folder(folder: Path) -> Iterator[list[bytes]]:
                 yield [line.rstrip() for line in lines if not line.isspace()]
 
 
-def fill(log: str, batches: Iterable[list[bytes]], *, topic: str = TOPIC, partitions: int = PARTITIONS) -> int:
-    """Make the topic, append all documents in turn to its partitions, and give how many there were.
+class _Bid(msgspec.Struct):
+    auction: int | None = None
+
+
+class _Bidding(msgspec.Struct):
+    bid: _Bid | None = None
+
+
+_bidding = msgspec.json.Decoder(_Bidding).decode
+
+
+def auction_of(value: bytes) -> int | None:
+    """The auction of a bid; of other events None."""
+    bid = _bidding(value).bid
+    return None if bid is None else bid.auction
+
+
+def keyed(values: Iterable[bytes]) -> list[Event]:
+    """Documents as events, bids with their auction as the key: those of an auction stay in their order."""
+    return [Event(value, None if (auction := auction_of(value)) is None else b"%d" % auction) for value in values]
+
+
+def fill(
+    log: str,
+    batches: Iterable[list[bytes]],
+    *,
+    topic: str = TOPIC,
+    partitions: int = PARTITIONS,
+    by_auction: bool = False,
+) -> int:
+    """Make the topic, append all documents to its partitions, in turn or bids by their auction, and give how many there were.
 
     The embedded log is made where there is none.
     """
@@ -53,6 +83,7 @@ def fill(log: str, batches: Iterable[list[bytes]], *, topic: str = TOPIC, partit
     with open_log(log, create=log.startswith("sqlite:")) as opened:
         opened.create_topic(topic, partitions)
         for number, values in enumerate(batches):
-            opened.append(topic, list(map(Event, values)), producer="nexmark", sequence=number)
+            made = keyed(values) if by_auction else list(map(Event, values))
+            opened.append(topic, made, producer="nexmark", sequence=number)
             count += len(values)
     return count

@@ -7,9 +7,9 @@ from itertools import chain, islice
 from pathlib import Path
 
 from millstream.bench import Result
-from millstream.bench.nexmark.data import TOPIC, fill
+from millstream.bench.nexmark.data import fill, keyed
 from millstream.bench.nexmark.generator import RATE, events
-from millstream.bench.nexmark.queries import fill_side, pipeline_of
+from millstream.bench.nexmark.queries import PATTERNS, fill_side, pipeline_of, topic_of
 from millstream.bench.nexmark.run import Say
 from millstream.bench.streams import delays
 from millstream.event import Event
@@ -33,8 +33,10 @@ def measure(queries: Sequence[str], seconds: float, seed: int, folder: Path, say
         total = before + int(seconds * RATE)
         steady = chain.from_iterable(list(events(total, seed)))
         fill_side(log)
-        fill(log, [list(islice(steady, before))])
-        appends = (list(map(Event, islice(steady, per_append))) for _ in range(int(seconds / _EVERY)))
-        found = delays(spark, pipeline_of(query, log, place / "run"), TOPIC, appends, _EVERY)
+        topic, by_auction = topic_of(query), query in PATTERNS
+        fill(log, [list(islice(steady, before))], topic=topic, by_auction=by_auction)
+        made = keyed if by_auction else lambda values: list(map(Event, values))
+        appends = (made(islice(steady, per_append)) for _ in range(int(seconds / _EVERY)))
+        found = delays(spark, pipeline_of(query, log, place / "run", topic=topic), topic, appends, _EVERY)
         for name, share in _SHARES.items():
             yield Result(f"{query}.delay_{name}", found[int(share * (len(found) - 1))] * 1000, "ms")

@@ -1,12 +1,14 @@
 """What the answers are, by DuckDB as one batch over the same files: an opinion that shares no code with the pipelines.
 
-Answers are bags of rows. Where ties may be broken in any way, the columns that do not depend on it must be equal, and every
+DuckDB has no row patterns, so those are searched by loops in Python. Answers are bags of rows. Where ties may be broken in any way, the columns that do not depend on it must be equal, and every
 row must be one of those that could stand there; no row of the input is used more often than it is there.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -14,19 +16,21 @@ from typing import TYPE_CHECKING, Any, Self
 import polars as pl
 import pyarrow as pa
 
+from millstream.bench.nexmark.pattern_oracle import matches
+
 if TYPE_CHECKING:
     import duckdb
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """How a query is answered: in the order of the answer's columns.
+    """How a query is answered, in the order of the answer's columns: by DuckDB's SQL, or by a function of the folder.
 
     With ``ties``, only the columns ``told`` are compared with ``answer``, and all but ``counted`` must be among ``ties``.
     ``answered`` is what is compared of a given answer, where that is not all of it.
     """
 
-    answer: str
+    answer: str | Callable[[Path], pl.DataFrame]
     ties: str = ""
     told: tuple[int, ...] = ()
     counted: tuple[int, ...] = ()
@@ -139,6 +143,7 @@ QUESTIONS = {
         """WITH cut AS (SELECT *, string_split(url, '/') AS parts FROM bid)
         SELECT auction, bidder, price, channel, parts[4], parts[5], parts[6] FROM cut"""
     ),
+    **{query: Question(partial(matches, query)) for query in ("cep0", "cep1", "cep2", "cep3")},
 }  # fmt: skip
 
 
@@ -148,6 +153,7 @@ class Oracle:
     def __init__(self, folder: Path) -> None:
         import duckdb
 
+        self._folder = folder
         self._db: duckdb.DuckDBPyConnection = duckdb.connect()
         self._db.execute("SET preserve_insertion_order = false")
         columns = ", ".join(f"{name}: '{kind}'" for name, kind in _EVENTS.items())
@@ -205,11 +211,15 @@ class Oracle:
     def _answered(self, query: str) -> str:
         """The table of a query's answer, its columns numbered."""
         if query not in self._known:
-            made = self._db.execute(f"DESCRIBE {QUESTIONS[query].answer}").fetchall()
-            columns = ", ".join(f"c{at}" for at in range(len(made)))
-            self._db.execute(
-                f"CREATE TEMP TABLE answer_{query} AS SELECT * FROM ({QUESTIONS[query].answer}) t({columns})"
-            )
+            answer = QUESTIONS[query].answer
+            if isinstance(answer, str):
+                made = self._db.execute(f"DESCRIBE {answer}").fetchall()
+                columns = ", ".join(f"c{at}" for at in range(len(made)))
+                self._db.execute(f"CREATE TEMP TABLE answer_{query} AS SELECT * FROM ({answer}) t({columns})")
+            else:
+                self._db.register("found", answer(self._folder).to_arrow())
+                self._db.execute(f"CREATE TEMP TABLE answer_{query} AS FROM found")
+                self._db.unregister("found")
             self._known.add(query)
         return f"answer_{query}"
 

@@ -18,10 +18,17 @@ from millstream.log import open_log
 from millstream.pipeline import Pipeline
 
 QUERIES = tuple(f"q{number}" for number in range(23))
+PATTERNS = tuple(f"cep{number}" for number in range(4))
+"""Row patterns; they are asked where they are named, and are no part of the 23."""
 SIDE = "side_input"
 """The topic of the table that q13 joins with."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def topic_of(query: str, topic: str = TOPIC) -> str:
+    """The topic that a query reads; a pattern's has the bids of an auction in one partition, in their order."""
+    return f"{topic}_by_auction" if query in PATTERNS else topic
 
 
 def script_of(queries: Sequence[str], folder: Path, topic: str = TOPIC) -> str:
@@ -68,18 +75,26 @@ def fill_side(log: str) -> None:
 
 
 def chosen(text: str | None) -> tuple[str, ...]:
-    """The queries that a text names.
+    """The queries that a text names; the 23 without one, and with ``all`` the patterns too.
 
-    >>> chosen("q0,q3-q5")
-    ('q0', 'q3', 'q4', 'q5')
+    >>> chosen("q0,q3-q5,cep0-cep1")
+    ('q0', 'q3', 'q4', 'q5', 'cep0', 'cep1')
     """
     if not text:
         return QUERIES
     found: list[str] = []
     for part in text.split(","):
-        match = re.fullmatch(r"q?(\d+)(?:-q?(\d+))?", part.strip())
-        low, high = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
-        if not 0 <= low <= high < len(QUERIES):
-            raise ConfigError(f"queries: found {part!r}, expected such as q5 or q3-q9, up to {QUERIES[-1]}")
-        found += [query for query in QUERIES[low : high + 1] if query not in found]
+        found += [query for query in _named(part.strip()) if query not in found]
     return tuple(found)
+
+
+def _named(part: str) -> tuple[str, ...]:
+    """Those that one part of such a text names."""
+    if part == "all":
+        return QUERIES + PATTERNS
+    for kind, names in (("q?", QUERIES), ("cep", PATTERNS)):
+        if match := re.fullmatch(rf"{kind}(\d+)(?:-{kind}(\d+))?", part):
+            low, high = int(match[1]), int(match[2] or match[1])
+            if low <= high < len(names):
+                return names[low : high + 1]
+    raise ConfigError(f"queries: found {part!r}, expected such as q5 or q3-q9, up to {QUERIES[-1]}, cep0-cep3, or all")

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,7 @@ from millstream.bench.nexmark import peers
 from millstream.bench.nexmark.data import TOPIC, fill, read_folder, write_folder
 from millstream.bench.nexmark.oracle import Oracle, plain_rows
 from millstream.bench.nexmark.peers.layout import Input, fill_closed
-from millstream.bench.nexmark.queries import fill_side, pipeline_of
+from millstream.bench.nexmark.queries import PATTERNS, fill_side, pipeline_of, topic_of
 from millstream.pipeline import Pipeline
 from millstream.runtime.run import run
 from millstream.sink.files import committed_files
@@ -142,7 +143,7 @@ def timed(
     folder = place.folder / f"run-{number}"
     batches: dict[int | None, float] = {}
     began = time.monotonic()
-    pipeline = pipeline_of(query, place.log, folder, name=f"{query}_{number}", topic=topic, kept=kept)
+    pipeline = pipeline_of(query, place.log, folder, name=f"{query}_{number}", topic=topic_of(query, topic), kept=kept)
     run(
         pipeline,
         spark=spark,
@@ -172,10 +173,13 @@ def _prepared(stack: ExitStack, wanted: Wanted, folder: Path, say: Say) -> Place
         log = stack.enter_context(KafkaBroker(ordinary=True)).url
     say("filling the log")
     fill_side(log)
-    fill(log, read_folder(warm), topic=_WARM_TOPIC)
-    events = fill(log, read_folder(data))
-    if wanted.growth:
-        fill(log, _first(read_folder(data), events // 10), topic=_TENTH_TOPIC)
+    events = 0
+    for by_auction, query in {query in PATTERNS: query for query in wanted.queries}.items():
+        filled = partial(fill, log, by_auction=by_auction)
+        filled(read_folder(warm), topic=topic_of(query, _WARM_TOPIC))
+        events = filled(read_folder(data), topic=topic_of(query))
+        if wanted.growth:
+            filled(_first(read_folder(data), events // 10), topic=topic_of(query, _TENTH_TOPIC))
     return Place(folder, data, warm, log, events)
 
 
@@ -233,14 +237,15 @@ def _beside(pipeline: Pipeline, query: str, oracle: Oracle) -> str:
 def _others(wanted: Wanted, place: Place, mine: dict[str, Measured], say: Say) -> Iterator[Measured]:
     """The same queries over the same files or topics on other systems; their answers are looked at over the few events."""
     broker = place.log.removeprefix("kafka://") if wanted.log == "kafka" else ""
-    given, warm = Input(place.data.absolute(), broker, TOPIC), Input(place.warm, broker, _WARM_TOPIC)
     if broker and "spark" in wanted.compare:
         say("filling the log for Spark")
-        for each in (given, warm):
-            fill_closed(place.log, each)
+        for folder, topic in ((place.data, TOPIC), (place.warm, _WARM_TOPIC)):
+            fill_closed(place.log, Input(folder, broker, topic))
     with Oracle(place.warm) as oracle:
         for system in wanted.compare:
             for query in wanted.queries:
+                given = Input(place.data.absolute(), broker, topic_of(query))
+                warm = Input(place.warm, broker, topic_of(query, _WARM_TOPIC))
                 made = [peers.run_peer(system, query, given, place.events, warm, say=say) for _ in range(wanted.repeat)]
                 taken = [each.seconds for each in made if each.seconds is not None]
                 if len(taken) < len(made):

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from millstream.bench import Result
 from millstream.bench.nexmark.data import fill, read_folder, write_folder
-from millstream.bench.nexmark.queries import fill_side, pipeline_of
+from millstream.bench.nexmark.queries import PATTERNS, fill_side, pipeline_of, topic_of
 from millstream.bench.nexmark.run import Place, Say, timed
 from millstream.decode.decoder import FeedDecoder
 from millstream.decode.leftovers import to_records
@@ -39,8 +39,10 @@ def measure(queries: Sequence[str], events: int, seed: int, folder: Path, say: S
     say(f"making {events:,} events")
     log = f"sqlite:{folder / 'log.db'}"
     fill_side(log)
-    fill(log, read_folder(write_folder(folder / "data", events, seed)))
-    place, spark = Place(folder, folder / "data", folder / "data", log, events), spark_session("millstream-bench")
+    data = write_folder(folder / "data", events, seed)
+    for by_auction, query in {query in PATTERNS: query for query in queries}.items():
+        fill(log, read_folder(data), topic=topic_of(query), by_auction=by_auction)
+    place, spark = Place(folder, data, data, log, events), spark_session("millstream-bench")
     for query in queries:
         say(f"{query}: on Spark")
         timed(spark, query, place, kept=False)
@@ -48,7 +50,7 @@ def measure(queries: Sequence[str], events: int, seed: int, folder: Path, say: S
         done = timed(spark, query, place, kept=False)
         used = {kind: seconds - before.get(kind, 0.0) for kind, seconds in _used(os.getpid()).items()}
         say(f"{query}: stage by stage")
-        alone = _alone(pipeline_of(query, log, folder / f"alone-{query}", kept=False))
+        alone = _alone(pipeline_of(query, log, folder / f"alone-{query}", topic=topic_of(query), kept=False))
         for name in STAGES:
             yield Result(f"{query}.{name}", alone[name] / events * 1e6, "s/M events")
         yield Result(f"{query}.spark_python", (used["python"] - sum(alone.values())) / events * 1e6, "s/M events")

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from millstream.bench.nexmark.peers.layout import Input
 
 SYSTEMS = ("flink", "flink_heap", "spark", "polars")
-QUERIES = tuple(f"q{number}" for number in range(23))
+QUERIES = (*(f"q{number}" for number in range(23)), *(f"cep{number}" for number in range(4)))
 
 
 @dataclass(frozen=True, slots=True)

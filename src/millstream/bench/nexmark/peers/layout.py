@@ -1,7 +1,7 @@
 """The events of a folder laid out so that a peer can read them in order: the same lines, before any clock runs.
 
 Both peers drop what is late by their watermark. Flink's readers take the files of a folder in no order, so each reader gets one
-file, and lines are dealt to them in turn. Spark takes files by their age, which says little about files that were copied. On Kafka
+file, and lines are dealt to them in turn, or, where the order of bids of one time matters, by their auction. Spark takes files by their age, which says little about files that were copied. On Kafka
 they read the topic that we read; Spark, for windows, a copy of it with an end.
 """
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from millstream.bench.nexmark.data import fill, read_folder
+from millstream.bench.nexmark.data import auction_of, fill, read_folder
 
 READERS = 2
 _HAND = 1_000
@@ -37,7 +37,7 @@ class Input:
         return f"{self.topic}_closed"
 
 
-def dealt(folder: Path, target: Path) -> Path:
+def dealt(folder: Path, target: Path, *, by_auction: bool = False) -> Path:
     """One file for each of Flink's readers; one alone where there is little."""
     target.mkdir(parents=True)
     small = sum(path.stat().st_size for path in folder.glob("*.jsonl")) <= _SMALL
@@ -45,7 +45,12 @@ def dealt(folder: Path, target: Path) -> Path:
     turn = 0
     for lines in read_folder(folder):
         for first in range(0, len(lines), _HAND):
-            files[turn % len(files)].write(b"\n".join(lines[first : first + _HAND]) + b"\n")
+            hand = lines[first : first + _HAND]
+            if by_auction:
+                for line in hand:
+                    files[(auction_of(line) or 0) % len(files)].write(line + b"\n")
+            else:
+                files[turn % len(files)].write(b"\n".join(hand) + b"\n")
             turn += 1
     for file in files:
         file.close()

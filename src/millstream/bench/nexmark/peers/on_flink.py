@@ -22,6 +22,7 @@ from typing import Any
 
 from millstream.bench.environment import Package, python_with
 from millstream.bench.nexmark.peers.layout import READERS, Input, dealt, written_iso
+from millstream.bench.rules import for_flink
 from millstream.errors import MachineError
 from millstream.spark.jars import resolve
 from millstream.spark.java import find_java
@@ -80,7 +81,7 @@ class Flink:
         self._folder = tempfile.TemporaryDirectory(prefix="millstream-flink-")
         self._work = Path(self._folder.name)
         self._errors = (self._work / "errors.txt").open("w+")
-        self._laid: dict[Path, Path] = {}
+        self._laid: dict[tuple[Path, bool], Path] = {}
         self._numbers = count()
         logs = self._work / "logs"
         logs.mkdir()
@@ -140,7 +141,7 @@ class Flink:
             settings |= HEAP
         iso = written_iso(given.folder)
         values = {
-            "EVENTS": self._events(given),
+            "EVENTS": self._events(query, given),
             "SIDE": self._side().as_uri(),
             "TIME": "TIMESTAMP_LTZ(3)" if iso else "TIMESTAMP(3)",
             "STANDARD": "ISO-8601" if iso else "SQL",
@@ -148,15 +149,16 @@ class Flink:
         *before, question = [*statements("prelude", values), *statements(query, values)]
         return self._ask({"settings": settings, "statements": [*before, sink + question]})
 
-    def _events(self, given: Input) -> str:
-        """The options of the table of events."""
+    def _events(self, query: str, given: Input) -> str:
+        """The options of the table of events. For a pattern the bids of an auction come by one reader, in their order."""
         if given.bootstrap:
             options = {"connector": "kafka", "topic": given.topic, "properties.bootstrap.servers": given.bootstrap}
             options |= KAFKA
         else:
-            if given.folder not in self._laid:
-                self._laid[given.folder] = dealt(given.folder, self._work / f"in-{next(self._numbers)}")
-            options = {"connector": "filesystem", "path": self._laid[given.folder].as_uri()}
+            laid = (given.folder, not query.startswith("q"))
+            if laid not in self._laid:
+                self._laid[laid] = dealt(laid[0], self._work / f"in-{next(self._numbers)}", by_auction=laid[1])
+            options = {"connector": "filesystem", "path": self._laid[laid].as_uri()}
         return ", ".join(f"'{name}' = '{value}'" for name, value in options.items())
 
     def _side(self) -> Path:
@@ -185,7 +187,10 @@ class Flink:
 
 
 def statements(query: str, values: dict[str, str]) -> list[str]:
-    """The statements of a file, without comments."""
+    """The statements of a file, without comments; of ``many_N``, which is so many patterns, the one."""
+    kind, _, number = query.partition("_")
+    if kind == "many":
+        return [for_flink(int(number))]
     lines = (_HERE / "flink" / f"{query}.sql").read_text().splitlines()
     text = "\n".join(line for line in lines if not line.startswith("--"))
     return [each.strip() for each in Template(text).substitute(values).split(";") if each.strip()]

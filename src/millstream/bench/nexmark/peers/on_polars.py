@@ -43,6 +43,8 @@ _BID = ("auction", "bidder", "price", "dateTime", "extra")
 _LONG_BID = ("auction", "bidder", "price", "channel", "url", "dateTime", "extra")
 _AUCTION = ("itemName", "description", "initialBid", "reserve", "opened", "expires", "seller", "category", "itemExtra")
 
+_NOT_ASKED = "not asked: it is about files, about the clock, or a pattern of rows"
+
 Rows = list[list[Any]]
 
 
@@ -84,7 +86,7 @@ class Polars:
     def seconds(self, system: str, query: str, given: Input) -> float | str:  # noqa: ARG002
         """Time a job from its start to its end; or say why there is none."""
         if query not in QUERIES:
-            return "not asked: it is about files, or about the clock"
+            return _NOT_ASKED
         began = time.perf_counter()
         QUERIES[query](Events(given.folder)).collect(engine="streaming")
         return time.perf_counter() - began
@@ -92,7 +94,7 @@ class Polars:
     def answer(self, system: str, query: str, given: Input) -> Rows | str:  # noqa: ARG002
         """Give what a job gives; or say why there is none."""
         if query not in QUERIES:
-            return "not asked: it is about files, or about the clock"
+            return _NOT_ASKED
         made = QUERIES[query](Events(given.folder)).collect(engine="streaming")
         times = pl.selectors.datetime().dt.to_string("%Y-%m-%d %H:%M:%S%.3f")
         return [list(row) for row in made.with_columns(times, pl.selectors.decimal().cast(pl.Float64)).iter_rows()]

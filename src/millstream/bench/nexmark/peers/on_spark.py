@@ -130,7 +130,7 @@ def _run(query: str, given: Input, work: Path, keep: bool) -> tuple[float, Rows]
         writer = _into(writer, query, work, kept if keep else None)
         writer.trigger(availableNow=True).start().awaitTermination()
     except AnalysisException as error:
-        return f"refused: {str(error).splitlines()[0].split('. ')[0].strip(' ;')}"
+        return f"refused: {str(error).strip().splitlines()[0].split('. ')[0].strip(' ;')}"
     except StreamingQueryException as error:
         return f"failed: {str(error).splitlines()[0]}"
     seconds = time.perf_counter() - began

@@ -1,0 +1,11 @@
+-- Flink never gives back what a greedy variable took, so any bid that does not go on ends the run.
+SELECT auction, bidder, begun, ended, average
+FROM bid MATCH_RECOGNIZE (
+  PARTITION BY auction, bidder
+  ORDER BY `dateTime`
+  MEASURES FIRST(low.`dateTime`) AS begun, LAST(low.`dateTime`) AS ended, SUM(low.price) / COUNT(low.price) AS average
+  ONE ROW PER MATCH
+  AFTER MATCH SKIP TO NEXT ROW
+  PATTERN (low+ other)
+  DEFINE low AS AVG(low.price) < 10000
+)
