@@ -170,10 +170,9 @@ def nexmark(
 
     cep0 to cep3 are patterns of rows; they run where they are named, and their answers come from plain loops in Python.
 
-    A rate is events by wall time, from the start of a query until all events are in and every window is closed, with Spark up
-    and warm. The view is kept nowhere: its rows are computed and let go, as where others write to a blackhole; q10 writes its
-    files. The answer comes from one more run, not timed, that stores the view. --delay stores it too.
-    Needs millstream[bench]. A million events take some 2 GB in the temporary folder.
+    A rate is events by wall time, from the start of a query until all events are in and every window is closed, with Spark up and warm. The view is
+    kept nowhere: its rows are computed and let go, as where others write to a blackhole; q10 writes its files. The answer comes from one more run, not
+    timed, that stores the view. --delay stores it too. Needs millstream[bench]. A million events take some 2 GB in the temporary folder.
 
     \b
     Examples:

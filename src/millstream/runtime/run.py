@@ -95,9 +95,8 @@ def run(
         send_again=send_again,
         forget_history=forget_history,
     )
-    course = Course(pipeline, options, logged(guarded(progress)), stop or threading.Event())
     with run_logged(pipeline.name, "a rebuild" if beside else "a run"), room_told(pipeline):
-        return _in_phases(course, spark)
+        return _in_phases(Course(pipeline, options, logged(guarded(progress)), stop or threading.Event()), spark)
 
 
 def _in_phases(course: Course, spark: SparkSession | None) -> Progress:
