@@ -89,6 +89,7 @@ SAMPLES: tuple[specs.Spec, ...] = (
     specs.Pass(("at",), time="at", size=HOUR, every=HOUR // 2),
     specs.Unpivot(("id",), ("_a0", "b"), ("a", "b"), "name", "value"),
     specs.History(("id",), ("country",)),
+    specs.Percolate(("id", "at"), ("alert",), ("alert",), (("id", "long"),), HOUR, HOUR),
     specs.Hold(("at",), ("at", "window_end"), "window_end"),
     specs.Batches(("user",), (), same),
     specs.Groups(("user",), ("user",), (), same),
