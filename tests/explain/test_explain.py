@@ -98,6 +98,7 @@ SAMPLES: tuple[specs.Spec, ...] = (
     specs.Match(
         (), (), (specs.Order("at"),), (Search("falls", Variable("A"), (), (), within=HOUR),), specs.Horizon("at")
     ),
+    specs.Percolate(("id", "at"), ("alert",), ("alert",), (("id", "long"),), HOUR, HOUR),
     specs.Hold(("at",), ("at", "window_end"), "window_end"),
     specs.Batches(("user",), (), same),
     specs.Groups(("user",), ("user",), (), same),

@@ -394,6 +394,27 @@ def as_of_join(joining: Joining, left: Meaning, time: str, said: Callable[[Row],
     return meaning
 
 
+def percolate(left: Meaning, time: str, met: Callable[[Row, Row], Row | None], lateness: int) -> Meaning:
+    """Each row with all that the table said at its time that it meets, as far as it was said while such a row could still be admitted."""
+
+    def meaning(world: World) -> Seen:
+        seen = world.see(left)
+        history: dict[Any, list[tuple[int, Row | None]]] = defaultdict(list)
+        for valid, row, key, marks in world.said:
+            since = history[key][-1][0] if history[key] else NEVER
+            mark = World({name: [] for name in world.rows}, marks, []).see(left).mark
+            history[key].append((max(valid, since, mark - lateness), row))
+        made = []
+        for row in seen.rows:
+            for said in history.values():
+                held = [found for valid, found in said if valid <= oracle.moment(row[time])]
+                if held and held[-1] is not None and (pair := met(row, held[-1])) is not None:
+                    made.append(pair)
+        return Seen(made, seen.mark)
+
+    return meaning
+
+
 def history() -> Meaning:
     """Each row that a table had, with the span in which it held: what comes after it in offset order ends it, at its own time or later."""
 

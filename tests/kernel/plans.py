@@ -515,6 +515,27 @@ def _as_of_join(author: Author, plan: Plan) -> Plan:
     return _beside(plan, other, joining, relation, means.as_of_join(joining, plan.meaning, plan.time, said, late))
 
 
+def _percolate(author: Author, plan: Plan) -> Plan:
+    """With conditions that the table's rows are made into: each has a number to compare with."""
+    if plan.time is None:
+        raise Unfit
+    table, sign = author.sources["u"], author.chance.choice(("<", ">=", "="))
+    number, mine = author.one(table.of("int")), author.one(plan.of("int"))
+    key, value, condition = (author.name() for _ in range(3))
+    made = f"concat('{mine} {sign} ', coalesce(cast({number} AS string), '0'))"
+    queries = table.relation.select(f"id AS {key}", f"{number} AS {value}", f"{made} AS {condition}")
+    holds = {"<": int.__lt__, ">=": int.__ge__, "=": int.__eq__}[sign]
+    late = micros(lateness(plan.relation.node))
+
+    def met(row: Row, said: Row) -> Row | None:
+        is_true = row[mine] is not None and holds(row[mine], said[number] or 0)
+        return {**row, key: said["id"], value: said[number]} if is_true else None
+
+    relation = plan.relation.percolate(queries, condition, f"{mine} long")
+    kinds = plan.kinds | {key: table.kinds["id"], value: table.kinds[number]}
+    return Plan(relation, kinds, means.percolate(plan.meaning, plan.time, met, late))
+
+
 def _history(author: Author, plan: Plan) -> Plan:
     """Of the table; what was there is let go of."""
     table = author.sources["u"]
@@ -553,10 +574,11 @@ OPERATORS: dict[str, Callable[[Author, Plan], Plan]] = {
     "as-of join": _as_of_join,
     "regular join": _regular_join,
     "history": _history,
+    "percolate": _percolate,
 }
-_NEWER = ("unpivot", "map_batches", "history")
+_NEWER = ("unpivot", "map_batches", "history", "percolate")
 _OFTEN = {
     "tumbling": 2, "hopping": 2, "session": 3, "sliding": 2, "deduplicate": 3, "interval join": 7, "as-of join": 4, "regular join": 3,
-    "explode": 2, "unpivot": 6, "map_groups": 0.6, "distinct": 0.6, "over": 1.5,
+    "explode": 2, "percolate": 4, "unpivot": 6, "map_groups": 0.6, "distinct": 0.6, "over": 1.5,
 }  # fmt: skip
 """How much more often than others an operator is tried first."""

@@ -15,6 +15,7 @@ from millstream.kernel.operators.history import HistoryKernel
 from millstream.kernel.operators.interval_join import IntervalJoinKernel
 from millstream.kernel.operators.join import TableJoinKernel
 from millstream.kernel.operators.map_groups import GroupsKernel
+from millstream.kernel.operators.percolate import PercolateKernel
 from millstream.kernel.operators.session import SessionKernel
 from millstream.kernel.operators.unpivot import UnpivotKernel
 from millstream.plan import build
@@ -45,7 +46,8 @@ MUTANTS = [
     Mutant("what comes on both sides meets twice", TableJoinKernel.step, "pairs(olds[0], known[1], self.on)", "pairs(news[0], known[1], self.on)", check, seed=0),
     Mutant("the function is asked about what came alone", GroupsKernel.step, "self._made(new)", "self._made(came)", several, seed=21),
     Mutant("a value has the name of another column", UnpivotKernel.through, "pl.lit(label, pl.String)", "pl.lit(spec.labels[0], pl.String)", partial(check, newer=True), seed=14),
-    Mutant("a row of no time is there", HistoryKernel._shown, "| (pl.col(_TO) > pl.col(_FROM))", "| (pl.col(_TO) >= pl.col(_FROM))", partial(check, newer=True), seed=2),
+    Mutant("a row of no time is there", HistoryKernel._shown, "| (pl.col(_TO) > pl.col(_FROM))", "| (pl.col(_TO) >= pl.col(_FROM))", partial(check, newer=True), seed=38),
+    Mutant("queries are not asked again", PercolateKernel._kept, "if loaded is None or since is None:", "if True:", partial(check, newer=True), seed=19),
     Mutant("who counts is forgotten early", DeduplicateKernel._kept, "self.time + self.spec.within >= limit", "self.time >= limit", check, seed=235),
 ]  # fmt: skip
 

@@ -28,7 +28,7 @@ from millstream.kernel.state.segments import PLACE, Table
 from millstream.kernel.state.store import Memory, Meta
 from millstream.plan import spec as specs
 from millstream.plan.build import Chain, ViewPlan, build_chain
-from millstream.relation.nodes import Emit, Join, Node, inputs_of
+from millstream.relation.nodes import Emit, Join, Node, Percolate, inputs_of
 from millstream.relation.properties import has_window, natural_key
 from tests.kernel.local import Local, Rec, hashable
 from tests.kernel.oracle import stamp
@@ -111,10 +111,9 @@ def check(chance: Random, few: bool = False, windows: bool = False, newer: bool 
 
 
 def asks_what_came_first(node: Node) -> bool:
-    """Whether the answer depends on which of two topics was read first: joins with a table as it was, and no others."""
-    return (isinstance(node, Join) and bool(node.as_of or node.latest)) or any(
-        map(asks_what_came_first, inputs_of(node))
-    )
+    """Whether the answer depends on which of two topics was read first: a table as it was is asked, and nothing else."""
+    asks = isinstance(node, Percolate) or (isinstance(node, Join) and bool(node.as_of or node.latest))
+    return asks or any(map(asks_what_came_first, inputs_of(node)))
 
 
 def check_once(local: Local, declared: dict[str, Any], views: list[tuple[Plan, Emit]]) -> None:
@@ -166,7 +165,7 @@ def _time(spec: specs.Spec, side: int) -> tuple[str, int] | None:
             return "_t", spec.lateness[side]
         case specs.TableJoin(horizon=specs.Horizon(time, span)):
             return time, span
-        case specs.AsOfJoin() if side == 0:
+        case specs.AsOfJoin() | specs.Percolate() if side == 0:
             return "_t", spec.lateness
         case specs.Over(until=specs.Horizon(time, span)) | specs.Reduce(horizon=specs.Horizon(time, span)):
             return time, span

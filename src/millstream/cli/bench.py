@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from importlib import import_module
 from pathlib import Path
 from statistics import geometric_mean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from millstream.bench import Result, report
 from millstream.cli.output import json_option, quiet_fd, show, stderr, to_json
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _scale = click.option(
     "--scale",
@@ -204,10 +208,7 @@ def nexmark(
             _print(list(by_stage.measure(names, events, seed, folder, status.update)), as_json)
             return
         wanted = run.Wanted(names, events, seed, data, out, log, repeat, rate_limit, growth, systems, store)
-        found = []
-        for each in run.measure(wanted, folder, status.update):
-            found.append(each)
-            console.print(_line(each.to_dict()))
+        found = list(_told(run.measure(wanted, folder, status.update), console))
     _print_rates(found, growth, systems, as_json)
     if any(each.correct is False for each in found if each.system == run.OURS):
         sys.exit(1)
@@ -265,6 +266,13 @@ def _print_rates(found: list[Any], growth: bool, systems: tuple[str, ...], as_js
     for system in systems:
         if ratios := [each.ratio for each in found if each.system == system and each.ratio]:
             click.echo(f"{system}: {geometric_mean(ratios):.2f} times its rate, over {len(ratios)} queries")
+
+
+def _told(results: Iterable[Any], console: Console) -> Iterator[Any]:
+    """Results as they come, each said when it does."""
+    for each in results:
+        console.print(_line(each.to_dict()))
+        yield each
 
 
 def _line(fields: dict[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
 _TYPES: Mapping[Kind, str] = {
     "integer": "long", "double": "double", "text": "string", "boolean": "boolean", "date": "date", "timestamp": "timestamp",
 }  # fmt: skip
+_USABLE = re.compile(
+    r"byte|tinyint|short|smallint|int|integer|long|bigint|float|real|double|string|boolean|date|timestamp(_ltz|_ntz)?"
+    r"|(decimal|dec|numeric)(\((?P<digits>\d+)(,\d+)?\))?"
+)
+_DIGITS = 18
 _HINT = 'events.percolate(queries, "condition"), with queries = pipeline.table("queries", "id string, condition string", key="id")'
 
 
@@ -161,4 +167,10 @@ def _used(node: Node, given: str | None) -> tuple[Column, ...]:
     for each in columns:
         if each.name.lower() not in names:
             raise PlanError(f"percolate: no column {each.name}; the events have {', '.join(names.values())}")
+        found_type = _USABLE.fullmatch(each.type.replace(" ", "").lower())
+        if found_type is None or int(found_type["digits"] or 0) > _DIGITS:
+            raise PlanError(
+                f"percolate: conditions cannot use {each.name} {each.type}; only numbers of {_DIGITS} digits, text, booleans, dates and times",
+                hint="cast it to one of these in a select() before",
+            )
     return tuple(Column(names[each.name.lower()], each.type) for each in columns)
