@@ -213,3 +213,8 @@ def test_two_that_say_the_same_are_equal_whatever_their_spaces(ticks: Relation) 
 
     assert made("A DOWN+") == made(" A  ( DOWN ) + ")
     assert made("A DOWN+") != made("A DOWN*")
+
+
+def test_its_names_elsewhere_are_answered_with_the_line_to_write(ticks: Relation) -> None:
+    with pytest.raises(AttributeError, match=r"match_recognize: it is match\("):
+        ticks.match_recognize("A B")  # type: ignore[attr-defined]

@@ -182,8 +182,8 @@ def _variables(said: Sought, spelled: Mapping[str, str]) -> dict[str, tuple[str,
                 found = unknown[0] if unknown else "none"
                 raise PlanError(f"subset {union}: expected variables of the pattern, {there}; found {found}")
         made[union.lower()] = tuple(dict.fromkeys(spelled[name.lower()] for name in names))
-    for name, others in said.own.items():
-        made.update((other.lower(), (other,)) for other in others if other.lower() not in made and name)
+    for own in said.own.values():
+        made.update((name.lower(), (name,)) for name in own if name.lower() not in made)
     return made
 
 
