@@ -165,7 +165,9 @@ def search_of(said: Sought, columns: Sequence[str]) -> Search:
         _refuse_endless_skip(made, said.skip)
     if said.near and (said.within is None or said.shown != "one"):
         hint = 'within="5 minutes": a near miss is the beginning of a match that ran out of time'
-        raise PlanError("match: near=True needs within=, and one row per match", hint=hint)
+        raise PlanError(
+            "match: near misses (near=True, or STAGE() in SQL) need within=, and one row per match", hint=hint
+        )
     return made
 
 
