@@ -133,7 +133,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: BOTH.then("login").times(0), "at least once and the smaller number first; found 0"),
     (lambda: BOTH.then("login").times(3, 2), "the smaller number first; found 3, 2"),
     (lambda: BOTH.then("login").within("soon"), "soon"),
-    (lambda: BOTH.then("login").near().select(n="count(*)"), "near=True needs within="),
+    (lambda: BOTH.then("login").near().select(n="count(*)"), "need within="),
     (lambda: BOTH.then("login").select(n="login.amont"), "measure n: no column login.amont"),
     (lambda: pattern(login=LOGINS, user=USERS, on="user").then("login").select(n="count(*)"), "user has no event time"),
     (lambda: pattern(login=LOGINS, purchase=ORDERS, on="device").then("login").select(n="count(*)"), "on device: purchase has no such column"),

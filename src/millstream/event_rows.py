@@ -176,6 +176,6 @@ def _branch(
     alone = len(conditions) == 1
     for variable, flag in flags.items():
         condition = conditions.get(variable)
-        text = "false" if condition is None else "true" if alone or not condition else f"coalesce({condition}, false)"
+        text = "false" if condition is None else "true" if alone or not condition else f"({condition})"
         texts.append(f"{text} AS {quote(flag)}")
     return relation.select(*texts)

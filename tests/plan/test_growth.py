@@ -65,6 +65,7 @@ ENDLESS: dict[str, tuple[Make, str, str]] = {
     "join with a table": (lambda it: it["clicks"].join(it["users"], on="user = id"), "every row of both", "as_of= its time or latest=True"),
     "match": (lambda it: it["clicks"].match("A B", None, {"n": "B.page"}, partition="user", order="at"), "rows from the first one", "within="),
     "match in another order": (lambda it: it["clicks"].match("A B", None, {"n": "B.page"}, partition="user", order="amount"), "every row", "within="),
+    "match backwards": (lambda it: it["clicks"].match("A B", None, {"n": "B.page"}, partition="user", order="at DESC"), "every row", "within="),
     "match behind an outer join": (lambda it: outer(it).match("A B", None, {"n": "B.page"}, partition="user", order="at", within="1 hour"), "every row, because", "within="),
     "list of a history": (lambda it: it["users"].history().group_by("country").agg(all="collect_list(valid_from)"), "valid_from", "tumbling"),
     "join of a history": (lambda it: it["users"].history().join(it["users"].select("id AS other"), on="id = other"), "every row of both", "aggregate"),

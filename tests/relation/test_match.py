@@ -184,9 +184,9 @@ REFUSED: list[tuple[Callable[[Any], Any], str]] = [
     (lambda it: it.match("A B", None, N, order="at", subset={"U": []}), "subset U: expected variables of the pattern, A, B; found none"),
     (lambda it: it.match("A {- B -}", None, N, order="at"), "one row per match shows none of its rows"),
     (lambda it: it.match("A {- B -}", None, N, order="at", rows="all_with_unmatched"), "with unmatched rows every row is shown"),
-    (lambda it: it.match("A B", None, N, order="at", near=True), "near=True needs within="),
-    (lambda it: it.match("A B", None, N, order="at", near=True, within="1 hour", rows="all"), "near=True needs within=, and one row per match"),
-    (lambda it: it.match("A B", None, N, order="price", near=True, within="1 hour"), "near=True needs an order that begins with the event time"),
+    (lambda it: it.match("A B", None, N, order="at", near=True), "near misses (near=True, or STAGE() in SQL) need within="),
+    (lambda it: it.match("A B", None, N, order="at", near=True, within="1 hour", rows="all"), "need within=, and one row per match"),
+    (lambda it: it.match("A B", None, N, order="price", near=True, within="1 hour"), "near misses need an order that begins with the event time"),
     (lambda it: it.match("A B", None, N, order="at DESC", within="1 hour"), "within= needs an order that begins with the event time, ascending"),
     (lambda it: it.match("A B", None, N, order="at", within="soon"), "soon"),
     (lambda it: it.match("A", None, N, order="at", name=""), "expected a name as text"),
@@ -213,3 +213,8 @@ def test_two_that_say_the_same_are_equal_whatever_their_spaces(ticks: Relation) 
 
     assert made("A DOWN+") == made(" A  ( DOWN ) + ")
     assert made("A DOWN+") != made("A DOWN*")
+
+
+def test_its_names_elsewhere_are_answered_with_the_line_to_write(ticks: Relation) -> None:
+    with pytest.raises(AttributeError, match=r"match_recognize: it is match\("):
+        ticks.match_recognize("A B")  # type: ignore[attr-defined]

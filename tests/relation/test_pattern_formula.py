@@ -33,7 +33,13 @@ def last(argument: str, *variables: str, steps: int = 0, away: int = 0, final: b
 
 CONDITIONS: list[tuple[str, str, list[Slot]]] = [
     ("price > 10", "_s0", [last("price > 10")]),
-    ("A.price > 10 AND soundex(A.symbol) = 'x'", "_s0 AND _s1", [last("price > 10"), last("soundex(symbol) = 'x'")]),
+    ("A.price > 10 AND soundex(A.symbol) = 'x'", "_s0", [last("price > 10 AND soundex(symbol) = 'x'")]),
+    (
+        "n <> 0 AND PREV(n) > 1 AND price / n > 1",
+        "_s0 AND _s1 > 1",
+        [last("n <> 0 AND price / n > 1"), last("n", away=-1)],
+    ),
+    ("(n > 1 OR ok) AND LAST(B.n) > n", "_s0 AND _s1 > _s2", [last("(n > 1 OR ok)"), last("n", "B"), last("n")]),
     ("A.price BETWEEN 1 AND n", "_s0", [last("price BETWEEN 1 AND n")]),
     ("price < PREV(price)", "_s1 < _s0", [last("price", away=-1), last("price")]),
     ("A.price > LAST(B.price)", "_s1 > _s0", [last("price", "B"), last("price")]),

@@ -96,6 +96,12 @@ def test_words_of_the_clause_are_names_elsewhere() -> None:
     assert query("SELECT pattern FROM ticks m WHERE m.pattern = 'x'").columns == ("pattern",)
 
 
+def test_a_stage_asks_for_near_misses() -> None:
+    made = of("ORDER BY at MEASURES A.at AS x, lower(STAGE()) AS stage PATTERN (A B) WITHIN INTERVAL 1 HOUR")
+    measures = {"x": "A.at", "stage": "lower(STAGE())"}
+    assert made == TICKS.match("A B", None, measures, order="at", within="1 hour", near=True)
+
+
 def test_conditions_in_brackets_end_where_they_end() -> None:
     made = of("ORDER BY at MEASURES A.at AS x PATTERN (A B) DEFINE A AS (price > 1) OR price < -1, B AS (price > 2)")
     define = {"A": "(price > 1) OR price < -1", "B": "(price > 2)"}
@@ -170,6 +176,12 @@ REFUSED = [
         "INTERVAL",
         "an order that begins with the event time",
         "ORDER BY at",
+    ),
+    (
+        "ORDER BY at MEASURES STAGE() AS s PATTERN (A)",
+        "MATCH_RECOGNIZE",
+        "near misses (near=True, or STAGE() in SQL) need within=",
+        "WITHIN INTERVAL 5 MINUTES",
     ),
     ("ORDER BY at PATTERN (A) WITHIN 3", "3)", "expected a span of time; found `3`", "INTERVAL"),
     ("PARTITION BY sym ORDER BY at PATTERN (A)", "sym ", "no column sym", "did you mean symbol?"),

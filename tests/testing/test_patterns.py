@@ -384,6 +384,19 @@ def test_a_match_has_one_id_whatever_becomes_of_the_process() -> None:
     assert len(set(once.values())) == 3
 
 
+def test_a_part_of_a_condition_guards_those_behind_it() -> None:
+    shop = Pipeline("shop")
+    rows = shop.stream("rows", "n int, m int, at timestamp", time="at")
+    shop.view(
+        "v", rows.match("A B", {"B": "n <> 0 AND PREV(m) > 0 AND m / n > 1"}, {"m": "B.m"}, order="at", within="1 hour")
+    )
+    said = [(1, 1), (0, 5), (1, 3), (2, 9)]
+    with Trial(shop) as trial:
+        trial.feed("rows", [{"n": n, "m": m, "at": after(seconds=at)} for at, (n, m) in enumerate(said)])
+        assert trial.counts("rows")["malformed"] == 0
+        assert [row["m"] for row in trial.rows("v")] == [3]
+
+
 def test_what_cannot_be_computed_over_a_match_is_refused_with_what_to_write() -> None:
     shop = Pipeline("shop")
     made = ticks(shop).match("A B", None, {"x": "soundex(A.symbol)"}, order="at", within="1 hour")

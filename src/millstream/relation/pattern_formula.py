@@ -76,8 +76,13 @@ def condition(name: str, text: str, scope: PatternScope, own: Sequence[str] = ()
     reader = _Reader(f"define {name}", scope, mine=frozenset({name.lower(), *(each.lower() for each in own)}))
     with reader.worded(text):
         reader.refuse_when(text)
-        made = [reader.of_row(each) or reader.read(each) for each in parts(text)]
-        return reader.formula(name, made[0] if len(made) == 1 else " AND ".join(made), text)
+        cut = parts(text)
+        own = [each for each in cut if reader.is_of_row(each)]
+        made = [
+            *([reader.of_row(" AND ".join(own))] if own else []),
+            *(reader.read(each) for each in cut if each not in own),
+        ]
+        return reader.formula(name, " AND ".join(made), text)
 
 
 def measure(name: str, text: str, scope: PatternScope, all_rows: bool) -> Formula:
@@ -120,13 +125,13 @@ class _Reader:
         expression.check(sql, self.slots.values(), self.what)
         return Formula(name, sql, tuple((here, slot) for slot, here in self.slots.items()), text.strip())
 
-    def of_row(self, text: str) -> str | None:
-        """A part of a condition that looks at the row in question alone, as one slot; None if it looks further, or at nothing."""
-        if not self.mine or _calls(words_of(text, self.what)):
-            return None
-        found = self._qualifiers(text)
-        if not found or not all(self._is_own(each) for each in found):
-            return None
+    def is_of_row(self, text: str) -> bool:
+        """Whether a part of a condition looks at the row in question alone; one that looks at nothing does not."""
+        found = [] if _calls(words_of(text, self.what)) else self._qualifiers(text)
+        return bool(found) and all(map(self._is_own, found))
+
+    def of_row(self, text: str) -> str:
+        """What looks at the row in question alone, as one slot: a part may guard those behind it, as in ``n <> 0 AND m / n > 1``."""
         plain = self._plain(text)
         expression.check(plain, self.scope.columns, self.what)
         return self._slot(Navigation("last", (), plain), text)

@@ -165,7 +165,9 @@ def search_of(said: Sought, columns: Sequence[str]) -> Search:
         _refuse_endless_skip(made, said.skip)
     if said.near and (said.within is None or said.shown != "one"):
         hint = 'within="5 minutes": a near miss is the beginning of a match that ran out of time'
-        raise PlanError("match: near=True needs within=, and one row per match", hint=hint)
+        raise PlanError(
+            "match: near misses (near=True, or STAGE() in SQL) need within=, and one row per match", hint=hint
+        )
     return made
 
 
@@ -182,8 +184,8 @@ def _variables(said: Sought, spelled: Mapping[str, str]) -> dict[str, tuple[str,
                 found = unknown[0] if unknown else "none"
                 raise PlanError(f"subset {union}: expected variables of the pattern, {there}; found {found}")
         made[union.lower()] = tuple(dict.fromkeys(spelled[name.lower()] for name in names))
-    for name, others in said.own.items():
-        made.update((other.lower(), (other,)) for other in others if other.lower() not in made and name)
+    for own in said.own.values():
+        made.update((name.lower(), (name,)) for name in own if name.lower() not in made)
     return made
 
 

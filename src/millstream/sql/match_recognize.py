@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 
 from millstream.errors import PlanError
 from millstream.relation.operators import match
@@ -17,7 +18,7 @@ from millstream.sql.ast import Matched
 from millstream.sql.match_clause import EXAMPLE
 from millstream.sql.scope import Scope
 from millstream.sql.select_list import ordering
-from millstream.sql.tokens import Text
+from millstream.sql.tokens import Piece, Text, words
 from millstream.sql.windows import span
 
 
@@ -41,12 +42,18 @@ def matched(relation: Relation, scope: Scope, said: Matched) -> Relation:
         said.shown,
         said.skip,
         span(text, said.within) if said.within else None,
+        any(_asks_for_near(piece) for _, piece in said.measures),
         places=Places(
             text.place(said.pattern.at), text.place(said.skip_at), text.place(said.within.at) if said.within else None
         ),
     )
     with _placed(text, said), said_at(text.place(said.at)):
         return Relation(match.match(relation.node, (sought,), partition, order, here()))
+
+
+def _asks_for_near(measure: Piece) -> bool:
+    """Whether a measure has STAGE(), which is of near misses alone."""
+    return any(word.text == "STAGE" and behind.text == "(" for word, behind in pairwise(words(measure.sql)))
 
 
 def _pattern(text: Text, said: Matched) -> Pattern:

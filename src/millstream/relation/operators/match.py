@@ -194,9 +194,9 @@ def match(
                 raise PlanError(f"match: {measure.name} is reserved for windows; expected another name")
         with at_its_place(one.places.within):
             if (each.within is not None and ordering[0].descending) or (_waits(each) and not made.in_time()):
-                what = "near=True" if each.near else "within="
+                what = "near misses need" if each.near else "within= needs"
                 hint = f'order="{node.event_time() or "at"}"'
-                raise PlanError(f"match: {what} needs an order that begins with the event time, ascending", hint=hint)
+                raise PlanError(f"match: {what} an order that begins with the event time, ascending", hint=hint)
     if not made.output_columns():
         raise PlanError("match: expected at least one measure; found none", hint='measures={"n": "count(*)"}')
     check_names(made.output_columns(), "match")
