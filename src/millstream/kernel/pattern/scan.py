@@ -120,8 +120,7 @@ class Scanner:
         resume = where.resume if settled is None else self._resume(layout, where, run, settled, depth)
         until = self._resume(layout, where, run, mark, depth, shown=True) if final else layout.end
         number, told = run.number_kept, run.told_kept
-        begun = where.begun | (resume > layout.first)
-        return Seen(run.found, Where(resume, number, np.maximum(told, resume), begun), until, candidates)
+        return Seen(run.found, Where(resume, number, np.maximum(told, resume), where.begun), until, candidates)
 
     def _candidates(self, conditions: Conditions, layout: Layout, where: Where) -> tuple[Positions, int]:
         """The rows that a match may begin with, and how many rows it takes to tell that of one that may not."""
