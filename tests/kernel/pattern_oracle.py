@@ -112,7 +112,9 @@ class Attempt:
             case Repeated():
                 yield from self.repeated(pattern, 0, at, mapped, excluded)
 
-    def repeated(self, of: Repeated, count: int, at: int, mapped: Mapped, excluded: bool) -> Iterator[tuple[int, Mapped]]:
+    def repeated(
+        self, of: Repeated, count: int, at: int, mapped: Mapped, excluded: bool
+    ) -> Iterator[tuple[int, Mapped]]:
         """Every way to go on with a repetition of which there were some iterations."""
 
         def more() -> Iterator[tuple[int, Mapped]]:
@@ -196,8 +198,7 @@ class Course:
         while start < len(self.rows):
             attempt = Attempt(self.meant, self.rows, start, self.mark)
             best = attempt.best()
-            length = max(len(best or ()), 1) + ahead(self.meant.search.measures)
-            if self.final and not (attempt.is_certain(known, self.mark) and (start + length <= known or self.mark == FOREVER)):
+            if self.final and not (attempt.is_certain(known, self.mark) and self.is_told(attempt, best, known)):
                 closed = start
                 break
             if best is not None:
@@ -215,6 +216,13 @@ class Course:
             met = {at for each in self.matches for at in range(each.start, each.start + max(len(each.mapped), 1))}
             self.matches += [Match(at, none=True) for at in range(closed) if at not in met]
         return self.matches
+
+    def is_told(self, attempt: Attempt, best: Mapped | None, known: int) -> bool:
+        """Whether all rows are known that measures look at."""
+        mapped = attempt.beginning if best is None and self.meant.search.near else best
+        if mapped is None or self.mark == FOREVER:
+            return True
+        return attempt.start + max(len(mapped), 1) + ahead(self.meant.search.measures) <= known
 
     def skip(self, start: int, mapped: Mapped) -> int:
         to = self.meant.search.skip
@@ -251,7 +259,9 @@ def value(slot: Slot, rows: Sequence[Row], match: Match, so_far: int) -> Any:
     return rows[row][slot.argument] if 0 <= row < len(rows) else None
 
 
-def shown(meant: Meant, rows: Sequence[Row], mark: int, *, final: bool = False) -> Iterator[tuple[int | None, Row, tuple[Any, ...]]]:
+def shown(
+    meant: Meant, rows: Sequence[Row], mark: int, *, final: bool = False
+) -> Iterator[tuple[int | None, Row, tuple[Any, ...]]]:
     """What is to be seen of a key: the place of the row if rows are shown, the row, the measures."""
     search = meant.search
     for match in Course(meant, rows, mark, final).run():
@@ -263,9 +273,7 @@ def shown(meant: Meant, rows: Sequence[Row], mark: int, *, final: bool = False) 
         elif not match.mapped:
             lines = [(match.start, 0)] if search.shown in ("all_with_empty", "all_with_unmatched") else []
         else:
-            lines = [
-                (match.start + at, at + 1) for at, (_, excluded) in enumerate(match.mapped) if not excluded
-            ]
+            lines = [(match.start + at, at + 1) for at, (_, excluded) in enumerate(match.mapped) if not excluded]
         for row, so_far in lines:
             values = tuple(
                 means({name: value(slot, rows, match, so_far) for name, slot in each.slots})

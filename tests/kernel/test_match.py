@@ -16,8 +16,8 @@ from millstream.plan.spec import Horizon, Match, Order
 from tests.kernel import random_search
 from tests.kernel.alone import SECOND, TYPES, Alone, Row, Script
 from tests.kernel.local import hashable
-from tests.kernel.oracle import stamp
 from tests.kernel.operators.test_top import grouped
+from tests.kernel.oracle import stamp
 from tests.kernel.pattern_oracle import Endless, Meant, shown
 
 some = settings(max_examples=12, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
@@ -52,11 +52,19 @@ def expected(rows: list[Row], meant: Meant, order: tuple[Order, ...], mark: int,
 def any_search(chance: Random, *, timed: bool) -> Meant:
     within = chance.choice(random_search.WITHIN) if timed else None
     near = within is not None and chance.random() < 0.4
-    return random_search.search(chance, level=chance.choice((0, 1, 2)), near=near, within=within, shown=chance.choice(SHOWN))
+    return random_search.search(
+        chance, level=chance.choice((0, 1, 2)), near=near, within=within, shown=chance.choice(SHOWN)
+    )
 
 
 def check(
-    chance: Random, *, lateness: int = 0, deletes: bool = False, final: bool = False, timed: bool = True, meant: Meant | None = None
+    chance: Random,
+    *,
+    lateness: int = 0,
+    deletes: bool = False,
+    final: bool = False,
+    timed: bool = True,
+    meant: Meant | None = None,
 ) -> None:
     """After every batch there is what the matches of all rows so far are."""
     meant = meant or any_search(chance, timed=timed)

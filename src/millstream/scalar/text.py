@@ -26,7 +26,7 @@ _NEW = "[" + "".join(re.sub("[0-9a-f]+", r"\\x{\g<0>}", each) for each in _RANGE
 
 def of_text(name: str, given: list[Term], *, exact: bool = False) -> Term:
     """Compute a function whose first argument is a text."""
-    need(bool(given), given[0].dtype == TEXT)
+    need(bool(given) and given[0].dtype == TEXT)
     text, *rest = given
     unsure, methods = text.unsure, text.value.str
     match name, rest:

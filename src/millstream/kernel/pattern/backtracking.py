@@ -6,20 +6,16 @@ A number of steps for each key and batch is all that it is given.
 
 from __future__ import annotations
 
-from millstream.errors import PipelineError
 from millstream.kernel.pattern.automaton import Automaton
 from millstream.kernel.pattern.conditions import Conditions
-from millstream.kernel.pattern.deterministic import Failed, holds
-
-STEPS = 5_000_000
-"""Rows that may be asked about for one key in one batch."""
+from millstream.kernel.pattern.deterministic import STEPS, Failed, TooLong, holds
 
 
 class Backtracking:
     """A search over some rows, with the same answers as :class:`~millstream.kernel.pattern.deterministic.Deterministic`."""
 
-    def __init__(self, automaton: Automaton, conditions: Conditions, name: str) -> None:
-        self.automaton, self.conditions, self.name = automaton, conditions, name
+    def __init__(self, automaton: Automaton, conditions: Conditions) -> None:
+        self.automaton, self.conditions = automaton, conditions
         self.masks, self.here = conditions.masks, conditions.here
         number = conditions.number
         self.bit = [number[place.variable] for place in automaton.places]
@@ -55,7 +51,7 @@ class Backtracking:
                 continue
             left -= 1
             if left < 0:
-                self._give_up(start)
+                raise TooLong(start)
             reached = max(reached, at)
             bits, variable = masks[at], bit[place]
             if not bits >> variable & 1:
@@ -105,9 +101,3 @@ class Backtracking:
     def _back(self, place: int) -> None:
         for running in self.conditions.pushes[self.bit[place]]:
             running.pop()
-
-    def _give_up(self, start: int) -> None:
-        raise PipelineError(
-            f"pattern {self.name}, {self.conditions.layout.key(start)}: more than {STEPS:,} steps for one key in one batch",
-            hint="a repeated group of repeated parts has many ways to match the same rows: write it so that it has one, or use WITHIN",
-        )

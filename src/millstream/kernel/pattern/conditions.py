@@ -64,16 +64,10 @@ class Conditions:
             if (maybe & unsure).any():
                 self.unsure[self.number[name]] = maybe & unsure
         self.masks = self._masks()
-
-    @property
-    def looks_back(self) -> bool:
+        self.looks_back = any(self.of_match)
         """Whether a condition looks at more of the match than its first row."""
-        return any(self.of_match)
-
-    @property
-    def looks_at_start(self) -> bool:
+        self.looks_at_start = any(self.of_start)
         """Whether a condition looks at the first row of the match."""
-        return any(self.of_start)
 
     def _masks(self) -> list[int]:
         """For each row the variables that it may be mapped to, as bits; a second half has those where Spark would fail."""

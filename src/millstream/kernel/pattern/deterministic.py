@@ -12,6 +12,22 @@ from millstream.kernel.pattern.closures import Compute, Unsure
 from millstream.kernel.pattern.conditions import Conditions
 
 _DEAD, _UNKNOWN = 0, -1
+_LONG = 16
+"""Rows behind which a start goes far."""
+_SHORT = 12
+"""Rows of a match whose mapping is remembered by what is known of them."""
+
+
+STEPS = 5_000_000
+"""Rows that may be asked about for one key in one batch, where what was asked before is of no use."""
+
+
+class TooLong(Exception):
+    """More than :data:`STEPS`; told with the row where the start was."""
+
+    def __init__(self, row: int) -> None:
+        super().__init__(row)
+        self.row = row
 
 
 class Failed(Exception):
@@ -48,6 +64,8 @@ class Table:
         self.rows: list[_Row] = [_Row()]
         self.last: list[dict[tuple[int, int], int]] = [{}]
         self.parents: dict[tuple[int, int, int], tuple[tuple[int, ...], int]] = {}
+        self.short: dict[tuple[int, ...], list[int]] = {}
+        """Of short matches, by the bits of their rows, what the rows are mapped to."""
         self._numbers: dict[tuple[int, ...], int] = {(): _DEAD}
         self.initial = [self._coded(self.automaton.first(where)) for where in (0, AT_START)]
 
@@ -93,7 +111,7 @@ class Deterministic:
     """A search over some rows; what :meth:`run` found besides is told by ``reached`` and ``alive``."""
 
     def __init__(self, table: Table, conditions: Conditions) -> None:
-        if len(table.threads) > Table.MOST:
+        if len(table.threads) + len(table.short) > Table.MOST:
             table.clear()
         self.table, self.conditions, self.masks = table, conditions, conditions.masks
         self.reached = 0
@@ -101,6 +119,8 @@ class Deterministic:
         self.alive = False
         """Whether the bound was reached with a way to go on that is preferred to what was found."""
         self._ran = (0, 0, 0, 0)
+        self._trail: tuple[list[int], int] = ([], 0)
+        self._left, self._group = STEPS, -1
 
     def run(self, start: int, bound: int, where_first: int = 0, where_last: int = 0) -> int:
         """Search from a row on, before the bound; give the end of the match, or -1."""
@@ -117,7 +137,8 @@ class Deterministic:
         rows = table.rows
         row, at = rows[state], start
         last = bound - 1 if where_last else bound
-        while at < last:
+        near = min(last, start + _LONG)
+        while at < near:
             coded = row[masks[at]]
             if coded < 0:
                 coded = self._behind(state, at, masks[at])
@@ -129,6 +150,11 @@ class Deterministic:
                 self.reached = at - 1
                 return best
             row = rows[state]
+        if at < last:
+            at, state, best = self._go_on(at, last, state, best)
+            if not state:
+                self.reached = at - 1
+                return best
         if at < bound:
             coded = self._behind(state, at, masks[at], where_last)
             if coded & 1:
@@ -136,6 +162,36 @@ class Deterministic:
             state = coded >> 1
         self.reached, self.alive = bound - 1, state != _DEAD
         return best
+
+    def _go_on(self, at: int, last: int, state: int, best: int) -> tuple[int, int, int]:
+        """Go on with a start that goes far: to where it ends, in which state, and where the last match ends.
+
+        The states that the last such start went through are remembered as far as no match ended behind them. One that comes to the same
+        state in the same row goes the same way from there, so rows are not looked at again and again.
+        """
+        table, masks = self.table, self.masks
+        trail, base = [state], at
+        known, begin = self._trail
+        while at < last:
+            met = at - begin
+            if trail is not known and 0 <= met < len(known) and known[met] == state and begin + len(known) - 1 <= last:
+                trail, base = known, begin
+                at, state = begin + len(known) - 1, known[-1]
+                if not state:
+                    break
+                continue
+            coded = table.rows[state][masks[at]]
+            if coded < 0:
+                coded = self._behind(state, at, masks[at])
+            at += 1
+            state = coded >> 1
+            if coded & 1:
+                best, trail, base = at, [], at
+            trail.append(state)
+            if not state:
+                break
+        self._trail = trail, base
+        return at, state, best
 
     def _behind(self, state: int, at: int, bits: int, where: int = 0) -> int:
         table = self.table
@@ -159,12 +215,17 @@ class Deterministic:
                 best = at
             state = coded >> 1
         self.reached, self.alive = max(start, at - 1), state != _DEAD
+        self._left -= at - start
+        if self._left < 0:
+            raise TooLong(start)
         return best
 
     def _begin(self, start: int) -> None:
         here, layout = self.conditions.here, self.conditions.layout
-        group = layout.group[start]
-        here.low, here.high = int(layout.first[group]), int(layout.end[group])
+        group = int(layout.group[start])
+        if group != self._group:
+            self._group, self._left = group, STEPS
+            here.low, here.high = int(layout.first[group]), int(layout.end[group])
 
     def _bits(self, state: int, at: int, start: int) -> int:
         """The bits of a row for the variables that may come, once it is known where the match began."""
@@ -179,7 +240,14 @@ class Deterministic:
 
     def mapping(self, end: int) -> list[int]:
         """The places of the rows of the match that ends there, in order."""
-        return self._traced(end, matched=True)
+        start, bound, where_first, where_last = self._ran
+        if end - start > _SHORT or self.conditions.looks_at_start or (where_last and end == bound):
+            return self._traced(end, matched=True)
+        shape = (where_first, *self.masks[start:end])
+        known = self.table.short.get(shape)
+        if known is None:
+            known = self.table.short[shape] = self._traced(end, matched=True)
+        return known
 
     def beginning(self) -> list[int]:
         """The places of the rows up to the bound, on the preferred way among those that could have gone on."""

@@ -147,7 +147,9 @@ class _Teller:
             return self.layout.value(slot.argument, self._rows(slot), slot.away)
         if isinstance(slot, Aggregated):
             rows, low, high = self._runs(slot.variables, slot.final)
-            chosen = self.layout.rows.select(list(dict.fromkeys(slot.arguments))) if slot.arguments else self.layout.rows
+            chosen = (
+                self.layout.rows.select(list(dict.fromkeys(slot.arguments))) if slot.arguments else self.layout.rows
+            )
             chosen = chosen[self.matches.rows[rows]]
             return aggregated(chosen, "made", slot.function, slot.arguments, slot.fraction, low, high)
         if isinstance(slot, Classifier):

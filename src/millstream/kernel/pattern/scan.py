@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from millstream.errors import PipelineError
 from millstream.kernel.pattern.automaton import ACCEPT, AT_END, AT_START, EXPIRED, Automaton
 from millstream.kernel.pattern.backtracking import Backtracking
 from millstream.kernel.pattern.conditions import Conditions
-from millstream.kernel.pattern.deterministic import Deterministic, Failed, Table
+from millstream.kernel.pattern.deterministic import STEPS, Deterministic, Failed, Table, TooLong
 from millstream.kernel.pattern.formulas import condition_parts, reach
 from millstream.kernel.pattern.layout import Flags, Layout, Positions
 from millstream.kernel.state.store import FOREVER, NEVER
@@ -101,11 +102,7 @@ class Scanner:
         shown = self._limits(layout, candidates, bounds, mark) if final else None
         kept = None if settled is None else self._limits(layout, candidates, bounds, settled)
         back = conditions.looks_back
-        search = (
-            Backtracking(self.automaton, conditions, self.search.name)
-            if back
-            else Deterministic(self.table, conditions)
-        )
+        search = Backtracking(self.automaton, conditions) if back else Deterministic(self.table, conditions)
         run = _Run(self, layout, where, mark, search, candidates, bounds, shown, kept)
         try:
             run.all()
@@ -114,6 +111,11 @@ class Scanner:
                 f"pattern {self.search.name}, {layout.key(failed.row)}: the condition of {failed.variable} has no value in row "
                 f"{failed.row - int(layout.first[layout.group[failed.row]]) + 1} of the key: a division by zero, or a number too large",
                 hint="guard it: nullif(x, 0), or a cast to a wider type",
+            ) from None
+        except TooLong as long:
+            raise PipelineError(
+                f"pattern {self.search.name}, {layout.key(long.row)}: more than {STEPS:,} steps for one key in one batch",
+                hint="write it so that there are fewer ways to match the same rows, compare with fewer rows of the match, or use WITHIN",
             ) from None
         resume = where.resume if settled is None else self._resume(layout, where, run, settled, depth)
         until = self._resume(layout, where, run, mark, depth, shown=True) if final else layout.end
@@ -256,7 +258,8 @@ class _Run:
             end = run(start, bound, first, last)
             alive, reached = search.alive, search.reached + reads_end
             hanging = alive or (expires and search.reached == bound - 1)
-            behind = max(end, start + 1) + after
+            shows = end >= 0 or (near and alive)
+            behind = max(end, start + 1 if end >= 0 else bound) + after if shows else start + 1
             if shown is not None and not _certain(shown, at, hanging, reached, behind):
                 self.shown_open[group] = start
                 self.kept_open[group] = min(start, int(self.kept_open[group]))
@@ -306,23 +309,30 @@ class _Run:
 
     def _target(self, start: int, places: list[int]) -> int:
         """Where the search goes on behind a match that it skips into."""
-        search, targets = self.scanner.search, self.scanner.targets
-        rows = [row for row, place in enumerate(places, start) if targets[place]]
+        targets = self.scanner.targets
+        order = range(len(places)) if self.scanner.search.skip.to == "first" else range(len(places) - 1, -1, -1)
+        for at in order:
+            if targets[places[at]]:
+                if at:
+                    return start + at
+                self._refuse(
+                    start,
+                    "that is the first row of the match itself, {}: the search would never end",
+                    "skip to a variable that no match begins with, or TO NEXT ROW",
+                )
+        return self._refuse(
+            start,
+            "the match that begins in {} has no such row",
+            "skip to a variable that every match has, or PAST LAST ROW",
+        )
+
+    def _refuse(self, start: int, what: str, hint: str) -> NoReturn:
+        search, layout = self.scanner.search, self.layout
+        row = f"row {start - int(layout.first[layout.group[start]]) + 1} of those at hand"
         to = f"{search.skip.to.upper()} {' or '.join(search.skip.variables)}"
-        what = f"pattern {search.name}, {self.layout.key(start)}: AFTER MATCH SKIP TO {to}"
-        row = start - int(self.layout.first[self.layout.group[start]]) + 1
-        if not rows:
-            raise PipelineError(
-                f"{what}: the match that begins in row {row} of those at hand has no such row",
-                hint="skip to a variable that every match has, or PAST LAST ROW",
-            )
-        target = rows[0] if search.skip.to == "first" else rows[-1]
-        if target == start:
-            raise PipelineError(
-                f"{what}: that is the first row of the match itself, row {row} of those at hand: the search would never end",
-                hint="skip to a variable that no match begins with, or TO NEXT ROW",
-            )
-        return target
+        raise PipelineError(
+            f"pattern {search.name}, {layout.key(start)}: AFTER MATCH SKIP TO {to}: {what.format(row)}", hint=hint
+        )
 
 
 def _certain(limits: Limits, at: int, alive: bool, reached: int, behind: int) -> bool:
