@@ -19,6 +19,7 @@ from millstream.plan import spec as specs
 from millstream.plan.build import Chain, Feed, Operator, ViewPlan, build_chain
 from millstream.relation import properties
 from millstream.relation.nodes import Frame, Look, Node, inputs_of
+from millstream.relation.pattern import Search, Variable
 from millstream.window import hopping, session, sliding, tumbling
 
 HOUR = 3_600_000_000
@@ -66,6 +67,10 @@ RELATIONS = {
     "exploded": CLICKS.explode("tags", as_="tag"),
     "history": USERS.history(),
     "unpivoted": USERS.unpivot("id", "country", "part", "word"),
+    "matched": CLICKS.match("A B+", {"B": "B.amount > A.amount"}, {"n": "count(B.*)"}, partition="user", order="at", within="1 hour"),
+    "numbered matches": CLICKS.match("A B+", {"B": "B.amount > A.amount"}, {"n": "MATCH_NUMBER()"}, partition="user", order="at", within="1 hour"),
+    "falls": CLICKS.match("A B+", {"B": "amount < PREV(amount)"}, {"n": "B.amount"}, partition="user", order="at", within="1 hour"),
+    "matched tables": USERS.match("A B", None, {"c": "B.country"}, order="id"),
     "mapped": CLICKS.map_groups(same, key="user", schema="z long"),
     "batched": CLICKS.map_batches(same, schema="z long"),
     "near": NEAR,
@@ -89,6 +94,10 @@ SAMPLES: tuple[specs.Spec, ...] = (
     specs.Pass(("at",), time="at", size=HOUR, every=HOUR // 2),
     specs.Unpivot(("id",), ("_a0", "b"), ("a", "b"), "name", "value"),
     specs.History(("id",), ("country",)),
+    specs.Match(("user",), (), (specs.Order("at"),), (Search("falls", Variable("A"), (), ()),)),
+    specs.Match(
+        (), (), (specs.Order("at"),), (Search("falls", Variable("A"), (), (), within=HOUR),), specs.Horizon("at")
+    ),
     specs.Hold(("at",), ("at", "window_end"), "window_end"),
     specs.Batches(("user",), (), same),
     specs.Groups(("user",), ("user",), (), same),
@@ -528,3 +537,20 @@ def test_on_kafka_it_says_by_which_times_batches_are_cut() -> None:
         shop = Pipeline("shop", log=log)
         shop.view("all", shop.stream("clicks", "page string"))
         assert ("message.timestamp.type=CreateTime by the times of its producers" in str(explain(shop))) is said
+
+
+def test_who_is_told_of_matches_that_may_be_taken_back_is_warned_of() -> None:
+    def text(emit: Any, to: Any) -> str:
+        shop = Pipeline("shop")
+        clicks = shop.stream("clicks", "user long, at timestamp", time="at")
+        found = clicks.match(
+            "A B+", None, {"id": "MATCH_ID()", "n": "count(*)"}, partition="user", order="at", within="1 hour"
+        )
+        shop.sink("out", shop.view("v", found.where("n > 1"), emit=emit), to)
+        return str(explain(shop))
+
+    warning = "matches may be taken back: view v tells topic:alerts of each as it changes"
+    assert warning in text("changes", "topic:alerts")
+    assert "view v tells print() of each" in text("changes", print)
+    assert "may be taken back" not in text("final", "topic:alerts")
+    assert "may be taken back" not in text("changes", "search:found.db?columns=id")

@@ -242,6 +242,14 @@ def test_an_unpivot_runs_where_its_rows_are_made() -> None:
     )
 
 
+def test_matches_run_beside_kernels_of_their_partition() -> None:
+    sums = A.over("k", order="at", frame=span("1 minute")).add(s="sum(v)")
+    matches = sums.match("X Y", {"Y": "Y.s > X.s"}, {"s": "Y.s"}, partition="k", order="at", within="1 minute")
+    assert fused(matches).stages == (0, 1)
+    assert fused(matches.group_by("k").agg(n="count(*)")).stages == (0, 1)
+    assert fused(matches.group_by("s").agg(n="count(*)")).stages == (0, 1, 2)
+
+
 def test_union_and_explode_have_no_stage_of_their_own() -> None:
     both = A.select("k", "at").union(B.select("k", "at"))
     made = fused(both.group_by("k", tumbling("at", "1 minute")).agg(n="count(*)"))

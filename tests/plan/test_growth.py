@@ -63,6 +63,9 @@ ENDLESS: dict[str, tuple[Make, str, str]] = {
     "join": (lambda it: mixed(it).join(it["users"].select("id AS other"), on="id = other"), "every row of both", "within="),
     "join of streams": (lambda it: it["clicks"].join(it["sales"], on="user = buyer"), "every row of both", 'within="1 hour"'),
     "join with a table": (lambda it: it["clicks"].join(it["users"], on="user = id"), "every row of both", "as_of= its time or latest=True"),
+    "match": (lambda it: it["clicks"].match("A B", None, {"n": "B.page"}, partition="user", order="at"), "rows from the first one", "within="),
+    "match in another order": (lambda it: it["clicks"].match("A B", None, {"n": "B.page"}, partition="user", order="amount"), "every row", "within="),
+    "match behind an outer join": (lambda it: outer(it).match("A B", None, {"n": "B.page"}, partition="user", order="at", within="1 hour"), "every row, because", "within="),
     "list of a history": (lambda it: it["users"].history().group_by("country").agg(all="collect_list(valid_from)"), "valid_from", "tumbling"),
     "join of a history": (lambda it: it["users"].history().join(it["users"].select("id AS other"), on="id = other"), "every row of both", "aggregate"),
     "join of a table": (lambda it: it["users"].join(it["clicks"], on="user = id", how="anti"), "every row of both", "aggregate the stream"),
@@ -84,6 +87,10 @@ KEYS: dict[str, Make] = {
     "rank of a table": lambda it: it["users"].over("country", order="id").add(n="rank()"),
     "function of a table": lambda it: it["users"].map_groups(same, key="country", schema="z long"),
     "tables": lambda it: it["clicks"].group_by("user").agg(n="count(*)").join(it["users"], on="user = id"),
+    "match that looks before it": lambda it: it["clicks"].match(
+        "A B+", {"B": "amount < PREV(amount)"}, {"n": "count(*)"}, partition="user", order="at", within="1 hour"
+    ),
+    "match of a table": lambda it: it["users"].match("A B", None, {"c": "B.country"}, order="id"),
     "best windows": lambda it: it["clicks"].group_by(tumbling("at", "1 day")).agg(n="count(*)").top(3, by="n DESC"),
     "ever": lambda it: it["users"].join(it["clicks"].select("user").distinct(), on="user = id", how="semi"),
     "latest": lambda it: it["clicks"].join(it["users"], on="user = id", latest=True),
@@ -124,6 +131,9 @@ BOUNDED: dict[str, Make] = {
         .unpivot("window_start", ["user", "user * 2 AS twice"], "name", "value")
         .group_by("window_start", "name")
         .agg(n="max(value)")
+    ),
+    "match": lambda it: it["clicks"].match(
+        "A B+", {"B": "B.amount > A.amount"}, {"n": "count(*)"}, partition="user", order="at", within="1 hour"
     ),
     "union": lambda it: it["clicks"].select("at").union(it["sales"].select("sold AS at")),
 }

@@ -121,6 +121,7 @@ PLACES: dict[str, tuple[Relation, dict[str, str]]] = {
     "top of all": (A.top(2, by="v").where("k = 1"), {"k = 1": ""}),
     "over": (A.over("k", order="at").add(p="lag(v)").where("k = 1 AND g = 'a'"), {"g = 'a'": "", "k = 1": "/Over"}),
     "deduplicate": (A.deduplicate("k", "1 minute").where("k = 1 AND g = 'a'"), {"g = 'a'": "", "k = 1": "/Deduplicate"}),
+    "match": (A.match("X Y", None, {"n": "Y.v"}, partition=["k AS user"], order="at").where("user = 1 AND n = 2"), {"n = 2": "", "k = 1": "/Match"}),
     "no column": (PER_K.where("true"), {"true": ""}),
     "one that can fail": (PER_K.where("1 / k > 1 AND k = '1' AND k = 2"), {"1 / k > 1 AND k = '1'": "", "k = 2": "/Aggregate"}),
     "or": (PER_K.where("k = 1 OR n = 2 AND k = 3"), {"k = 1 OR n = 2 AND k = 3": ""}),

@@ -11,12 +11,13 @@ from typing import Any, ClassVar, get_args
 
 import pytest
 
-from millstream import Pipeline, Relation
+from millstream import Pipeline, Relation, pattern
 from millstream.frame import rows, span
 from millstream.plan import spec as specs
 from millstream.plan.build import Chain, ViewPlan, build_chain
 from millstream.plan.state_layout import kernels, layout
 from millstream.relation import nodes
+from millstream.relation import pattern as patterns
 from millstream.relation.fingerprint import STORED, canonical, fingerprint, stored_name
 from millstream.relation.nodes import Emit, Node, Place, Window
 from millstream.window import hopping, session, sliding, tumbling
@@ -44,6 +45,23 @@ COUNTED = CLICKS.group_by("user").agg(n="count(*)")
 MINUTES = CLICKS.windowed(tumbling("at", "1 minute"))
 PAIRS = CLICKS.join(SALES.select("buyer", "price", "at AS sold_at"), on="user = buyer", within=("-5 minutes", "1 hour"))
 
+MATCHED = CLICKS.match(
+    "A B*? {- C -} D{2,3}",
+    {"B": "amount > PREV(amount, 2)", "D": "D.amount > avg(U.amount) AND page = 'a'"},
+    {
+        "id": "MATCH_ID()",
+        "n": "MATCH_NUMBER()",
+        "first": "FIRST(A.at)",
+        "last": "FINAL LAST(U.amount, 1)",
+        "c": "CLASSIFIER(U)",
+    },
+    partition="user",
+    order="at",
+    rows="all",
+    skip="to last B",
+    within="5 minutes",
+    subset={"U": ["A", "B"]},
+)
 RENAMED = CLICKS.select("user", "page", "at AS clicked")
 THEN = RENAMED.join(USERS, on="user = id", as_of="clicked").windowed(tumbling("clicked", "1 minute"))
 
@@ -73,6 +91,9 @@ RELATIONS: dict[str, Relation] = {
     "exploded": CLICKS.explode("tags", as_="tag").group_by("tag").agg(n="count(*)"),
     "history": USERS.history().where("valid_to IS NULL"),
     "unpivoted": USERS.unpivot("id", ["country", "upper(country) AS upper"], "part", "word").group_by("part").agg(n="count(*)"),
+    "matched": MATCHED,
+    "sequence": pattern(click=CLICKS, sale=SALES.select("buyer AS user", "price", "at"), on="user").then("click").times(1, 2).followed_by("sale").not_followed_by("click", within="1 hour").near().select(n="count(click.*)", price="sale.price"),
+    "several": CLICKS.match_any({"one": {"pattern": "^ A | B", "measures": {"x": "A.amount"}}, "two": {"pattern": "A {,3} B $", "measures": {"x": "sum(amount)"}}}, order="at"),
     "mapped": CLICKS.map_groups(same, key="user", schema="z long"),
     "batched": CLICKS.map_batches(same, schema="page string, at timestamp").group_by("page", tumbling("at", "1 minute")).agg(n="count(*)"),
     "pairs": PAIRS,
@@ -124,7 +145,12 @@ def test_there_is_a_definition_of_every_kind_of_node_and_kernel() -> None:
 
 def stored_classes(module: ModuleType) -> list[Any]:
     """The classes that a module has for others, where they get into what is stored; a place never does."""
-    found = [vars(module)[name] for name in module.__all__ if isinstance(vars(module)[name], type)]
+    public = getattr(module, "__all__", None)
+    found = [
+        each
+        for name, each in vars(module).items()
+        if isinstance(each, type) and (name in public if public else each.__module__ == module.__name__)
+    ]
     return [each for each in found if is_dataclass(each) and each is not Place]
 
 
@@ -133,7 +159,7 @@ def names(module: ModuleType) -> dict[str, list[str]]:
     return {kind.tag: [stored_name(each) for each in fields(kind) if each.compare] for kind in stored_classes(module)}
 
 
-@pytest.mark.parametrize("module", [nodes, specs], ids=lambda module: module.__name__.rpartition(".")[2])
+@pytest.mark.parametrize("module", [nodes, specs, patterns], ids=lambda module: module.__name__.rpartition(".")[2])
 def test_every_class_has_a_tag_of_its_own_and_what_it_is_called_stays(module: ModuleType) -> None:
     found = stored_classes(module)
     assert [each.__name__ for each in found if "tag" not in vars(each)] == []

@@ -82,6 +82,17 @@ def test_an_order_is_kept(shop: Path, capfd: pytest.CaptureFixture[str]) -> None
     assert (code, [row["n"] for row in json.loads(out)]) == (0, [9, 8, 3])
 
 
+def test_a_pattern_is_a_question_too(shop: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    append(shop, ("/help", 4), ("/help", 5))
+    sql = """SELECT first, n FROM clicks MATCH_RECOGNIZE (
+        PARTITION BY page ORDER BY at MEASURES A.n AS first, count(*) AS n PATTERN (A B+) DEFINE B AS n > PREV(n))"""
+    code, out, err = ran(capfd, "shop.sql", "--json", "-c", sql)
+    assert code == 0, err
+    assert sorted(row["n"] for row in json.loads(out)) == [2, 3]
+    code, _, err = ran(capfd, "shop.sql", "-c", sql.replace("PREV(n)", "PREV(m)"))
+    assert (code, "line 2, column 103: define B: no column m" in err) == (1, True), err
+
+
 def test_an_answer_may_be_ordered_or_cut_alone(shop: Path, capfd: pytest.CaptureFixture[str]) -> None:
     append(shop, ("/z", 8), ("/a", 9))
 

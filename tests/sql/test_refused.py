@@ -285,7 +285,12 @@ REFUSED = [
         "brackets",
     ),
     # what makes or drops rows otherwise
-    ("SELECT * FROM bid MATCH_RECOGNIZE (PARTITION BY x)", 19, "MATCH_RECOGNIZE is not taken", "patterns come later"),
+    (
+        "SELECT * FROM bid MATCH_RECOGNIZE (PARTITION BY x)",
+        50,
+        "expected PATTERN; found `)`",
+        "MATCH_RECOGNIZE (PARTITION BY",
+    ),
     ("SELECT * FROM bid PIVOT (sum(price) FOR x IN (1))", 19, "PIVOT is not taken", "FILTER"),
     ("SELECT * FROM bid TABLESAMPLE (10 PERCENT)", 19, "TABLESAMPLE is not taken", ""),
     ("SELECT * FROM bid EMIT FINAL", 19, "EMIT is not taken", "CREATE VIEW"),

@@ -60,6 +60,16 @@ REFUSED: list[tuple[Callable[[Relation, Relation], Relation], str]] = [
     (lambda s, t: t.top(1, "deep.inner DESC"), "`deep.inner`: maps are neither ordered nor compared"),
     (lambda s, t: t.over("props", order="id").add(k="row_number()"), "`props`: maps are neither ordered nor compared"),
     (lambda s, t: t.group_by("v").agg(k="count(*)"), "`v`: variants are neither ordered nor compared; found variant"),
+    (lambda s, t: t.match("A B", {"B": "n + 1"}, {"x": "A.n"}, order="id"), "define B `n + 1`: expected a condition; found int"),
+    (lambda s, t: t.match("A B", {"B": "LAST(A.text) AND B.n > A.n"}, {"x": "A.n"}, order="id"), "define B"),
+    (lambda s, t: t.match("A B", None, {"x": "soundex(B.text)"}, order="id"), "measure x `soundex(B.text)`: kernels cannot compute this over the rows of a match"),
+    (lambda s, t: t.match("A B", None, {"x": "sum(A.text)"}, order="id"), "`sum(A.text)`: expected a number; found string"),
+    (lambda s, t: t.match("A B", None, {"x": "max(props)"}, order="id"), "`max(props)`: maps are neither ordered nor compared"),
+    (lambda s, t: t.match("A B", None, {"x": "A.n"}, partition="props", order="id"), "`props`: maps are neither ordered nor compared"),
+    (lambda s, t: t.match("A B", None, {"x": "A.n"}, order="id", within="1 hour"), "match: within= needs an order that begins with a timestamp; found `id`, "),
+    (lambda s, t: t.match_any({"a": {"pattern": "A", "measures": {"x": "A.n"}}, "b": {"pattern": "A", "measures": {"x": "A.text"}}}, order="id"), "match_any: x is int of one pattern and string of b; expected one type"),
+    (lambda s, t: t.match("A B", None, {"x": "A.n", "y": "CLASSIFIER()"}, order="id").group_by("x").agg(k="sum(y)"), "`sum(y)`: expected a number; found string"),
+    (lambda s, t: t.match("A B", None, {"y": "MATCH_NUMBER()", "z": "avg(n)"}, order="id").select("y AS a", "z AS b").union(t.select("n AS a", "x AS b")), "union: column a is bigint in one relation and int in another"),
     (lambda s, t: t.unpivot("id", ["n", "text"], "name", "value"), "unpivot: expected value columns of one type; found n int, text string"),
     (lambda s, t: t.unpivot("id", ["n", "n + 1 AS m"], "name", "value").group_by("name").agg(k="max(value)", l="sum(name)"), "`sum(name)`: expected a number; found string"),
     (lambda s, t: t.explode("props", "p"), "explode: expected an array; found map<string, int>"),
@@ -77,6 +87,9 @@ TAKEN: list[Callable[[Relation, Relation], Relation]] = [
     ),
     lambda s, t: t.over("id", order="at").add(a="lag(props)", c="lag(deep.inner)"),
     lambda s, t: t.group_by("id").agg(a="sum(my_own(text))"),  # a function of the session's; Spark knows its type
+    lambda s, t: t.match(
+        "A B", {"B": "my_own(n) > 3"}, {"x": "A.props", "y": "LAST(soundex(A.text))", "z": "A.deep.inner"}, order="id"
+    ),
     lambda s, t: t.unpivot("id", ["n", "n * 2 AS m"], "name", "value").group_by("name").agg(k="sum(value)"),
     lambda s, t: t.history().group_by("id").agg(a="max(valid_to)", b="min(valid_from)", c="sum(n)"),
     lambda s, t: t.select("props").union(t.select("map(text, n) AS props")),
@@ -124,6 +137,8 @@ def test_the_cast_for_a_union_is_the_one_that_spark_makes(spark: SparkSession) -
 QUERIES = [
     ("SELECT id,\n sum(text) AS k FROM t GROUP BY id", "`sum(text)`: expected a number; found string"),
     ("SELECT id FROM t UNION ALL\nSELECT text AS id FROM t", "union: column id is bigint in one relation and string"),
+    ("SELECT * FROM t MATCH_RECOGNIZE (ORDER BY id MEASURES A.n AS x PATTERN (A B)\n DEFINE B AS n + 1)", "define B `n + 1`: expected a condition; found int"),
+    ("SELECT * FROM t MATCH_RECOGNIZE (ORDER BY id MEASURES A.n AS x,\n soundex(B.text) AS y PATTERN (A B))", "measure y `soundex(B.text)`: kernels cannot"),
     ("SELECT z, count(*) AS c FROM (\nSELECT n, sum(m) / 0.01 AS z FROM t GROUP BY n) GROUP BY z", f"`sum(m) / 0.01` {BETWEEN}"),
 ]  # fmt: skip
 

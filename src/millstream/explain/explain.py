@@ -18,6 +18,7 @@ from millstream.plan.build import build_chain
 from millstream.plan.chain import ADMIT, Chain, Feed, Operator, Output, Port, ViewPlan
 from millstream.plan.growth import growth
 from millstream.plan.lineage import Lineage
+from millstream.plan.operators.match import Match
 from millstream.plan.operators.wording import listed, span
 from millstream.relation import expression
 from millstream.relation.functions import Functions
@@ -61,11 +62,21 @@ def explain(pipeline: Defined) -> Explanation:
     return replace(
         made,
         stamped=capabilities_of(pipeline.log).stamps,
-        views=tuple(
-            replace(view, sends=tuple(each.told for each in pipeline.sinks.values() if each.view == view.name))
-            for view in made.views
-        ),
+        views=tuple(_sending(view, made, pipeline, _provisional(chain)) for view in made.views),
     )
+
+
+def _sending(view: ViewStep, made: Explanation, pipeline: Defined, provisional: set[int]) -> ViewStep:
+    """A view with where its changes go, and which of its sinks tell of matches that may be taken back."""
+    sinks = [each for each in pipeline.sinks.values() if each.view == view.name]
+    unsure = any(step.number in provisional and view.name in step.views for step in made.steps)
+    told = tuple(each.where for each in sinks if unsure and each.tells)
+    return replace(view, sends=tuple(each.told for each in sinks), taken_back=told)
+
+
+def _provisional(chain: Chain) -> set[int]:
+    """The kernels of patterns that show a match before it is certain."""
+    return {each.number for each in chain.operators if isinstance(each.spec, Match) and each.spec.emit == "changes"}
 
 
 def explain_chain(name: str, chain: Chain) -> Explanation:

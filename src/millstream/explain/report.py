@@ -73,6 +73,8 @@ class ViewStep:
     """The steps below it that a replay may answer differently."""
     sends: tuple[str, ...] = ()
     """Where its changes go, and how surely."""
+    taken_back: tuple[str, ...] = ()
+    """The sinks among those that tell of matches which a later row may take back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +155,12 @@ def _warnings(explanation: Explanation) -> Iterator[str]:
     for view in explanation.views:
         if view.not_replayable:
             yield f"not replayable: view {view.name}, by {'; '.join(view.not_replayable)}"
+    for view in explanation.views:
+        if view.taken_back:
+            yield (
+                f'matches may be taken back: view {view.name} tells {", ".join(view.taken_back)} of each as it changes; emit="final", or EMIT FINAL,'
+                " tells it once, when no row can change it"
+            )
     if not explanation.stamped:
         yield (
             "batches are cut over all topics by append time; a topic with message.timestamp.type=CreateTime by the times of its producers,"

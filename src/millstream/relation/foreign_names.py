@@ -25,6 +25,7 @@ _METHODS = {
     "window": 'group_by(window.tumbling("at", "1 minute"))',
     "agg": "group_by().agg(…)",
     **dict.fromkeys(("applyInPandas", "apply", "map", "flatMap", "transform"), "map_groups(f, key, schema)"),
+    **dict.fromkeys(("match_recognize", "matchRecognize", "detect_pattern"), 'match("A B+", {"B": "n > PREV(n)"}, {"n": "LAST(B.n)"}, order="at")'),
     "melt": 'unpivot("id", ["a", "b"], "variable", "value")',
     "mapInArrow": "map_batches(f, schema)", "mapInPandas": "map_batches(f, schema), with batch.to_pandas() for each",
     **dict.fromkeys(("crossJoin", "merge"), 'join(other, on="id")'),

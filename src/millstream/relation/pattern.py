@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, TypeAlias
 
-from millstream.relation.clauses import Function
+from millstream.relation.clauses import NOWHERE, Function, Place
 
 Shown: TypeAlias = Literal["one", "all", "all_with_empty", "all_with_unmatched"]
 """ONE ROW PER MATCH; or ALL ROWS, where empty matches are omitted or shown, or rows of no match are shown too."""
@@ -150,6 +150,8 @@ class Formula:
     expression: str
     slots: tuple[tuple[str, Slot], ...]
     written: str = field(default="", compare=False, repr=False)
+    place: Place = field(default=NOWHERE, compare=False, repr=False)
+    """Where it was said, if that is not where all of the pattern was."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,9 +75,14 @@ def condition(name: str, text: str, scope: PatternScope, own: Sequence[str] = ()
 
     reader = _Reader(f"define {name}", scope, mine=frozenset({name.lower(), *(each.lower() for each in own)}))
     with reader.worded(text):
-        words_of(text, reader.what)
-        made = [reader.of_row(each) or reader.read(each) for each in parts(text)]
-        return reader.formula(name, made[0] if len(made) == 1 else " AND ".join(made), text)
+        reader.refuse_when(text)
+        cut = parts(text)
+        own = [each for each in cut if reader.is_of_row(each)]
+        made = [
+            *([reader.of_row(" AND ".join(own))] if own else []),
+            *(reader.read(each) for each in cut if each not in own),
+        ]
+        return reader.formula(name, " AND ".join(made), text)
 
 
 def measure(name: str, text: str, scope: PatternScope, all_rows: bool) -> Formula:
@@ -87,6 +92,7 @@ def measure(name: str, text: str, scope: PatternScope, all_rows: bool) -> Formul
     """
     reader = _Reader(f"measure {name}", scope, all_rows=all_rows)
     with reader.worded(text):
+        reader.refuse_when(text)
         return reader.formula(name, reader.read(text), text)
 
 
@@ -111,7 +117,7 @@ class _Reader:
             yield
         except PlanError as error:
             message = _SLOT.sub(lambda slot: self.said.get(slot[0], slot[0]), error.message)
-            message = re.sub(f"^(expression|aggregate {re.escape(self.what)}) ", f"{self.what} ", message)
+            message = re.sub(f"^(expression|aggregate {re.escape(self.what)})(?=[ :])", lambda _: self.what, message)
             raise PlanError(message, hint=error.hint) from error.__cause__
 
     def formula(self, name: str, sql: str, text: str) -> Formula:
@@ -119,13 +125,13 @@ class _Reader:
         expression.check(sql, self.slots.values(), self.what)
         return Formula(name, sql, tuple((here, slot) for slot, here in self.slots.items()), text.strip())
 
-    def of_row(self, text: str) -> str | None:
-        """A part of a condition that looks at the row in question alone, as one slot; None if it looks further, or at nothing."""
-        if not self.mine or _calls(words_of(text, self.what)):
-            return None
-        found = self._qualifiers(text)
-        if not found or not all(self._is_own(each) for each in found):
-            return None
+    def is_of_row(self, text: str) -> bool:
+        """Whether a part of a condition looks at the row in question alone; one that looks at nothing does not."""
+        found = [] if _calls(words_of(text, self.what)) else self._qualifiers(text)
+        return bool(found) and all(map(self._is_own, found))
+
+    def of_row(self, text: str) -> str:
+        """What looks at the row in question alone, as one slot: a part may guard those behind it, as in ``n <> 0 AND m / n > 1``."""
         plain = self._plain(text)
         expression.check(plain, self.scope.columns, self.what)
         return self._slot(Navigation("last", (), plain), text)
@@ -147,8 +153,6 @@ class _Reader:
             ]
             done = tokens[end].end + 1
         cut = "".join((*parts, text[done:]))
-        if next((token for token in words_of(cut, self.what) if token.text.upper() in _WHEN), None) is not None:
-            self._refuse_when(cut)
         return expression.replace_columns(cut, self._stand_in)
 
     # columns
@@ -310,12 +314,15 @@ class _Reader:
             return closing_bracket(list(tokens), close + 2) or close
         return close
 
-    def _refuse_when(self, cut: str) -> None:
-        tokens = words_of(cut, self.what)
-        for token, behind in pairwise(tokens):
-            if token.text.upper() in _WHEN and behind.token_type in (TokenType.VAR, TokenType.L_PAREN):
-                hint = f"{token.text.upper()} LAST({self.said.get(behind.text, behind.text)})"
-                raise PlanError(f"{self.what}: {token.text.upper()} goes before FIRST, LAST or an aggregate", hint=hint)
+    def refuse_when(self, text: str) -> None:
+        """Refuse FINAL and RUNNING before what is no call."""
+        tokens = words_of(text, self.what)
+        begun = {begin for begin, at, _ in _calls(tokens) if begin < at}
+        for index, (token, behind) in enumerate(pairwise(tokens)):
+            when = token.text.upper()
+            if when in _WHEN and index not in begun and behind.token_type in (TokenType.VAR, TokenType.L_PAREN):
+                hint = f"{when} LAST({text[behind.start :].strip()})"
+                raise PlanError(f"{self.what} `{text}`: {when} goes before FIRST, LAST or an aggregate", hint=hint)
 
 
 def _calls(tokens: Sequence[Token]) -> list[tuple[int, int, int]]:

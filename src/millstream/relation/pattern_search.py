@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, NamedTuple, get_args
 
 from millstream.errors import PlanError
-from millstream.relation.clauses import Place
+from millstream.relation.clauses import NOWHERE, Place
 from millstream.relation.operators.checks import as_list
 from millstream.relation.pattern import (
     Alternatives,
@@ -205,7 +205,8 @@ def _conditions(said: Sought, spelled: Mapping[str, str], scope: PatternScope) -
                 raise PlanError(f"define {each.name}: the pattern has no such variable; there are {there}", hint=hint)
             if name in made:
                 raise PlanError(f"define {each.name}: it is defined twice", hint="join the conditions by AND")
-            made[name] = condition(name, each.text, scope, said.own.get(each.name, ()))
+            read = condition(name, each.text, scope, said.own.get(each.name, ()))
+            made[name] = replace(read, place=each.place or NOWHERE)
     return tuple(made.values())
 
 
@@ -213,7 +214,8 @@ def _measures(said: Sought, scope: PatternScope) -> tuple[Formula, ...]:
     made = []
     for each in said.measures:
         with at_its_place(each.place):
-            made.append(measure(each.name, each.text, scope, said.shown != "one"))
+            read = measure(each.name, each.text, scope, said.shown != "one")
+            made.append(replace(read, place=each.place or NOWHERE))
     if said.near and not any(isinstance(slot, Stage) for each in made for _, slot in each.slots):
         made.append(Formula("stage", "_s0", (("_s0", Stage()),), "STAGE()"))
     return tuple(made)

@@ -68,6 +68,11 @@ class SinkDefinition:
             what = f"a cache: a row is gone {format_duration(ttl)} after it was written last"
         return f"to {self.where} as {what}, {self.mode.replace('_', ' ')} (sink {self.name})"
 
+    @property
+    def tells(self) -> bool:
+        """Whether it tells of changes, which nothing untells, rather than keeping the rows that hold."""
+        return not isinstance(self.to, str) or scheme_of(self.to) in ("topic", "files")
+
 
 def checked_sink(
     what: str,

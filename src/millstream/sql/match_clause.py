@@ -19,7 +19,6 @@ _BEGIN = (
     ("PARTITION", "BY"), ("ORDER", "BY"), ("MEASURES",), ("ONE", "ROW"), ("ALL", "ROWS"), ("AFTER", "MATCH"), ("PATTERN", "("),
     ("WITHIN", "INTERVAL"), ("SUBSET",), ("DEFINE",),
 )  # fmt: skip
-_NAMES_BEFORE = (".", ",", "AS", "BY", "(")
 _SKIP_HINT = "AFTER MATCH SKIP PAST LAST ROW, TO NEXT ROW, TO FIRST A or TO LAST A"
 
 
@@ -46,8 +45,9 @@ def read_match(reader: TableReader, table: Table) -> Matched:
 def _begins(reader: TableReader) -> bool:
     """Whether the next word begins another clause."""
     before = reader.words[reader.index - 1].text
-    begins = any(all(reader.word(at) == word for at, word in enumerate(some)) for some in _BEGIN)
-    return begins and before not in _NAMES_BEFORE and reader.word(1) not in (".", ",")
+    found = next((some for some in _BEGIN if all(reader.word(at) == word for at, word in enumerate(some))), ())
+    name = before in (".", "AS") or (len(found) == 1 and (before in (",", "BY", "(") or reader.word(1) in (".", ",")))
+    return bool(found) and not name
 
 
 def _pieces(reader: TableReader) -> tuple[Piece, ...]:

@@ -103,7 +103,7 @@ def depths(found: Sequence[Word]) -> list[int]:
     """For each word how many brackets, or CASE … END, are open around it; a bracket counts as outside."""
     made, depth = [], 0
     for index, word in enumerate(found):
-        field = index > 0 and found[index - 1].text in (".", "AS")  # window.end AS end ends nothing
+        field = word.is_name and index > 0 and found[index - 1].text in (".", "AS")  # window.end AS end ends nothing
         depth -= not field and word.text in _CLOSING
         made.append(depth)
         depth += not field and word.text in _OPENING

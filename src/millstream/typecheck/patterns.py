@@ -7,13 +7,14 @@ row, inside of ``LAST(…)``, may be any expression, as that is computed before.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TypeAlias
 
 import polars as pl
 
 from millstream.errors import PlanError
 from millstream.relation import expression
-from millstream.relation.nodes import Aggregation, Match
+from millstream.relation.nodes import NOWHERE, Aggregation, Match, Place
 from millstream.relation.pattern import Aggregated, Classifier, Formula, MatchId, MatchNumber, Slot, Stage
 from millstream.scalar.compile import compile_scalar
 from millstream.typecheck.rules import say
@@ -69,7 +70,7 @@ def measured(node: Match, slots: Callable[[Formula], Types]) -> dict[str, pl.Dat
             kind = _type(node, each, "define", slots(each))
             if kind not in (None, pl.Boolean(), pl.Null()):
                 hint = f"{each.name} AS {each.written} > 0"
-                message = f"{node.place}: define {each.name} `{each.written}`: expected a condition; found {say(kind)}"
+                message = f"{_place(node, each)}: define {each.name} `{each.written}`: expected a condition; found {say(kind)}"
                 raise PlanError(message, hint=hint)
         made = known_of({each.name: _type(node, each, "measure", slots(each)) for each in search.measures})
         for name, kind in made.items():
@@ -81,6 +82,13 @@ def measured(node: Match, slots: Callable[[Formula], Types]) -> dict[str, pl.Dat
     return found
 
 
+def _place(node: Match, formula: Formula) -> Place:
+    """Where a formula was said."""
+    if formula.place == NOWHERE:
+        return node.place
+    return replace(formula.place, within=node.place.within)
+
+
 def _type(node: Match, formula: Formula, what: str, slots: Types) -> pl.DataType | None:
     """The type of a formula; None if that of one of its slots is not known."""
     if len(slots) < len(formula.slots):
@@ -89,6 +97,6 @@ def _type(node: Match, formula: Formula, what: str, slots: Types) -> pl.DataType
         return slots[formula.expression]
     made = compile_scalar(formula.expression, slots, utc=True)
     if made is None:
-        message = f"{node.place}: {what} {formula.name} `{formula.written}`: kernels cannot compute this over the rows of a match"
+        message = f"{_place(node, formula)}: {what} {formula.name} `{formula.written}`: kernels cannot compute this over the rows of a match"
         raise PlanError(message, hint=_HINT)
     return made.dtype

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from millstream.errors import PlanError
 from millstream.relation import expression
-from millstream.relation.clauses import NOWHERE, Emit, Named, Ordering, Place
+from millstream.relation.clauses import NOWHERE, WINDOW_COLUMNS, Emit, Named, Ordering, Place
 from millstream.relation.kinds import Kind, of_named, without_fields
-from millstream.relation.operators.checks import as_list, check_names, named_column, new_column
+from millstream.relation.operators.checks import as_list, check_names, named_column
 from millstream.relation.operators.contract import NodeContract, lateness, lower, texts_by_name
-from millstream.relation.pattern import Aggregated, Anchor, MatchId, Navigation, Search
+from millstream.relation.pattern import Aggregated, Anchor, MatchId, MatchNumber, Navigation, Search
 from millstream.relation.pattern_search import Sought, at_its_place, inside, never_ends, search_of, sought
 from millstream.relation.pattern_text import written
 from millstream.relation.schema import format_duration
@@ -135,7 +135,16 @@ class Match(NodeContract):
         return True
 
     def is_bounded(self) -> bool:
-        return self.longest() is not None and self.in_time()
+        """Whether it keeps nothing for ever: a row before the match, and how many there were, are kept of each key."""
+        slots = [
+            slot for each in self.searches for made in (*each.conditions, *each.measures) for _, slot in made.slots
+        ]
+        of_keys = any(isinstance(slot, MatchNumber) or getattr(slot, "away", 0) for slot in slots)
+        starts = any(
+            isinstance(part, Anchor) and part.at == "start" for each in self.searches for part in inside(each.pattern)
+        )
+        lets_go = self.longest() is not None and self.in_time() and self.input.is_insert_only()
+        return lets_go and not of_keys and not starts
 
     def ends(self) -> bool:
         return self.in_time() and not any(map(never_ends, self.searches))
@@ -181,7 +190,8 @@ def match(
     made = Match(node, keys, ordering, searches, named, place)
     for one, each in zip(said, searches, strict=True):
         for measure in each.measures:
-            new_column(measure.name, "match", "low")
+            if measure.name.lower() in WINDOW_COLUMNS:
+                raise PlanError(f"match: {measure.name} is reserved for windows; expected another name")
         with at_its_place(one.places.within):
             if (each.within is not None and ordering[0].descending) or (_waits(each) and not made.in_time()):
                 what = "near=True" if each.near else "within="
