@@ -12,7 +12,8 @@ from millstream.errors import PlanError
 from millstream.relation.debezium import repeats
 from millstream.relation.nodes import Column, Emit, EventTime, Place, Policy, Source, source_of, sources_of
 from millstream.relation.operators.match import not_final
-from millstream.relation.relation import Relation, has_aggregate, has_window, natural_key
+from millstream.relation.properties import has_aggregate, has_window, natural_key
+from millstream.relation.relation import Relation
 from millstream.relation.schema import parse_columns
 from millstream.relation.sinks import check_policy
 from millstream.relation.source import (

@@ -21,10 +21,11 @@ from millstream.plan.build import ViewPlan, build_chain
 from millstream.relation.fingerprint import fingerprint
 from millstream.relation.functions import Functions
 from millstream.relation.nodes import Column, Emit, EventTime, Late, Policy, Source, source_of
-from millstream.relation.relation import Relation, here, placed
+from millstream.relation.relation import Relation
 from millstream.relation.schema import parse_duration
 from millstream.relation.sinks import Mode, SinkDefinition, checked_sink
 from millstream.relation.source import Clock, Codec, Duration, describe_source, idle_of
+from millstream.relation.source_location import here, placed
 from millstream.secret import check_settings
 from millstream.store.contract import LETTERS_KEPT
 from millstream.view import View, Views, describe_view

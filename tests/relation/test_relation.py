@@ -16,6 +16,7 @@ import pytest
 
 from millstream import Pipeline
 from millstream.errors import PlanError
+from millstream.relation.grouped import Grouped
 from millstream.relation.nodes import (
     Aggregate,
     Aggregation,
@@ -28,7 +29,9 @@ from millstream.relation.nodes import (
     Tumbling,
     Where,
 )
-from millstream.relation.relation import Grouped, Relation, event_time, has_window, here, natural_key, placed
+from millstream.relation.properties import event_time, has_window, natural_key
+from millstream.relation.relation import Relation
+from millstream.relation.source_location import here, placed
 from millstream.window import tumbling
 
 COLUMNS = (Column("Country", "string"), Column("page", "string"), Column("amount", "double"), Column("at", "timestamp"))

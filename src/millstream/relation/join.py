@@ -281,3 +281,10 @@ def _split(tokens: list[Token], at: TokenType) -> list[list[Token]]:
         else:
             groups[-1].append(token)
     return groups
+
+
+def called(node: Node, name: str) -> str:
+    """What a join's equalities may call a relation: its own name, or that of its source."""
+    while isinstance(node, Where | Select):
+        node = node.input
+    return name or (node.name if isinstance(node, Source) else "")

@@ -15,24 +15,11 @@ from millstream.errors import PlanError
 from millstream.relation import expression
 from millstream.relation.foreign_names import SparkHow, attribute_error, meant_relation
 from millstream.relation.grouped import Grouped, Neighbours
-from millstream.relation.join import Within, join
+from millstream.relation.join import Within, called, join
 from millstream.relation.nodes import (
-    WINDOW_COLUMNS,
-    Aggregate,
-    Frame,
-    Hopping,
-    How,
-    Named,
-    Node,
-    Select,
-    Source,
-    Ties,
-    Tumbling,
-    Where,
-    Window,
-    Windowed,
+    WINDOW_COLUMNS, Aggregate, Frame, Hopping, How, Named, Node, Select, Ties, Tumbling, Where, Window, Windowed,
     output_columns,
-)
+)  # fmt: skip
 from millstream.relation.operators import (
     deduplicate,
     explode,
@@ -44,25 +31,14 @@ from millstream.relation.operators import (
     top,
     union,
     unpivot,
-)
+)  # fmt: skip
 from millstream.relation.operators.checks import as_list, check_names, named_column
 from millstream.relation.operators.contract import written
 from millstream.relation.pattern import Shown
 from millstream.relation.pattern_search import sought
-from millstream.relation.properties import event_time, has_aggregate, has_window, natural_key, visible
+from millstream.relation.properties import visible
 from millstream.relation.source_location import here, placed
 from millstream.relation.window import checked_window
-
-__all__ = [
-    "Grouped",
-    "Relation",
-    "event_time",
-    "has_aggregate",
-    "has_window",
-    "here",
-    "natural_key",
-    "placed",
-]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -392,7 +368,7 @@ class Relation:
         with placed(place):
             if not isinstance(other, Relation):
                 raise PlanError(f"join: expected a relation; found {other!r}", hint=meant_relation(other))
-            names = _name_of(self), _name_of(other)
+            names = called(self.node, self.name), called(other.node, other.name)
             made = join(self.node, other.node, names, on, how, within, as_of, latest, place)
         return Relation(made)
 
@@ -413,11 +389,3 @@ class Relation:
 
     def __repr__(self) -> str:
         return f"<Relation\n{self}\n>"
-
-
-def _name_of(relation: Relation) -> str:
-    """What a join may call it."""
-    node = relation.node
-    while isinstance(node, Where | Select):
-        node = node.input
-    return relation.name or (node.name if isinstance(node, Source) else "")

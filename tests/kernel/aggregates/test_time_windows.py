@@ -19,7 +19,8 @@ from millstream.kernel.schemas import raw_schemas
 from millstream.kernel.state.store import FOREVER
 from millstream.plan.build import Chain, ViewPlan, build_chain
 from millstream.relation.nodes import Aggregation, Column, Emit, How, Late, Source
-from millstream.relation.relation import Relation, natural_key
+from millstream.relation.properties import natural_key
+from millstream.relation.relation import Relation
 from millstream.window import hopping, session, sliding, tumbling
 from tests.kernel import oracle
 from tests.kernel.local import STAMP, Local, Rec, hashable, types_by_name
