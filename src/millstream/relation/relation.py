@@ -17,9 +17,20 @@ from millstream.relation.foreign_names import SparkHow, attribute_error, meant_r
 from millstream.relation.grouped import Grouped, Neighbours
 from millstream.relation.join import Within, called, join
 from millstream.relation.nodes import (
-    WINDOW_COLUMNS, Aggregate, Frame, Hopping, How, Named, Node, Select, Ties, Tumbling, Where, Window, Windowed,
-    output_columns,
-)  # fmt: skip
+    WINDOW_COLUMNS,
+    Aggregate,
+    Frame,
+    Hopping,
+    How,
+    Named,
+    Node,
+    Select,
+    Ties,
+    Tumbling,
+    Where,
+    Window,
+    Windowed,
+)
 from millstream.relation.operators import (
     deduplicate,
     explode,
@@ -31,7 +42,7 @@ from millstream.relation.operators import (
     top,
     union,
     unpivot,
-)  # fmt: skip
+)
 from millstream.relation.operators.checks import as_list, check_names, named_column
 from millstream.relation.operators.contract import written
 from millstream.relation.pattern import Shown
@@ -46,7 +57,7 @@ class Relation:
     """A stream, a table, or what was made of one; two that say the same are equal.
 
     :param node: the node of the plan
-    :param name: what a join's equalities may call it
+    :param name: what a join's equalities may call it; a source's own name unless :meth:`alias` says otherwise
     :raises PlanError: by its methods, with file and line, if something does not hold together
 
     >>> from millstream import Pipeline
@@ -57,12 +68,11 @@ class Relation:
 
     node: Node
     name: str = field(default="", compare=False)
-    """What a join's equalities may call it; a source's own name unless :meth:`alias` says otherwise."""
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The names of its columns, in order."""
-        return output_columns(self.node)
+        return self.node.output_columns()
 
     def where(self, condition: str) -> Relation:
         """Keep the rows for which a Spark SQL condition is true."""
@@ -311,9 +321,8 @@ class Relation:
     def percolate(self, queries: Relation, condition: str, columns: str | None = None) -> Relation:
         """Give each event with each stored query that it meets: the event's columns, then the query's but for its condition.
 
-        Queries are rows of a table. Each has a text like ``price > 100 AND city IN ('Oslo', 'Rome') AND contains_words(title, 'red shoes')``,
-        and holds from the timestamp of its record until the next record of its key: an event meets the queries of its time. One that
-        arrives late corrects what was said of events that are still remembered. A text that cannot be read is a dead letter.
+        Queries are rows of a table. Each has a text like ``price > 100 AND city IN ('Oslo', 'Rome') AND contains_words(title, 'red shoes')``, and holds from the
+        timestamp of its record until the next one of its key. A late one corrects what was said of events that are remembered. One that cannot be read is a dead letter.
 
         :param queries: a table that is a topic, or what ``where`` and ``select`` make of one
         :param condition: its column with the conditions
