@@ -127,7 +127,7 @@ class Relation:
                     hint="sessions and sliding windows are for group_by",
                 )
             made = Windowed(self.node, checked_window(window, self.node, "windowed"), place)  # type: ignore[arg-type]
-            check_names(list(output_columns(made)), "windowed")
+            check_names(list(made.output_columns()), "windowed")
         return Relation(made)
 
     def distinct(self) -> Relation:
@@ -228,7 +228,7 @@ class Relation:
         with placed(place):
             keys = tuple(named_column(text, self.node, "map_groups") for text in as_list(key))
             made = map_groups.map_groups(self.node, function, keys, schema, place)
-            check_names(list(output_columns(made)), "map_groups")
+            check_names(list(made.output_columns()), "map_groups")
         return Relation(made)
 
     def map_batches(self, function: Callable[[Iterator[Any]], Iterable[Any]], schema: str) -> Relation:
@@ -244,7 +244,7 @@ class Relation:
         place = here()
         with placed(place):
             made = map_batches.map_batches(self.node, function, schema, place)
-            check_names(list(output_columns(made)), "map_batches")
+            check_names(list(made.output_columns()), "map_batches")
         return Relation(made)
 
     def over(
