@@ -118,7 +118,7 @@ MUTANTS = [
     Mutant("a row at the edge is certain", scan._certain, "reached < limits.rows[at]", "reached <= limits.rows[at]", longest),
     Mutant("time runs out too early", scan.Scanner._limits, "self.search.within <= time", "self.search.within // 2 <= time", final),
     Mutant("where the partition ends is thought to be known", scan.Scanner._limits, "bounds + self.automaton.reads_end <= rows[group]", "bounds <= rows[group] + 1", check(A, Repeated(B, 0, None), Anchor("end"), conditions={"B": SOME}, within=11 * SECOND, run=FINAL)),
-    Mutant("rows of a future match are told to be in none", scan.Scanner.scan, "run, mark, depth, shown=True) if final", "run, mark, depth - 1, shown=True) if final", every),
+    Mutant("rows of a future match are told to be in none", scan.Scanner.scan, "run, mark, shown=True) if final", "run, mark + 20_000_000, shown=True) if final", every),
     # the search
     Mutant("greedy is reluctant", automaton._Program._repeated, "if repeated.greedy else", "if not repeated.greedy else", lazy),
     Mutant("the last alternative is preferred", automaton.Automaton._reached, "(step.other, begun), (step.one, begun)", "(step.one, begun), (step.other, begun)", optional),
@@ -128,7 +128,7 @@ MUTANTS = [
     Mutant("a skip goes a row too far", scan._Run._target, "return start + at", "return start + at + 1", chained),
     Mutant("the search goes on in the last row", scan._Run.all, "position = end if", "position = end - 1 if", check(A, B, conditions={"A": SOME})),
     Mutant("a bound in time is met", scan.Scanner._bounds, "times[middle] < wanted", "times[middle] <= wanted", within),
-    Mutant("a row of another key is the next", scan.Scanner._candidates, "(layout.group[1:] == layout.group[:-1])", "False", valley),
+    Mutant("a row of another key is the next", scan.Scanner._candidates, "layout.group[1:] == layout.group[:-1]", "layout.group[1:] != layout.group[:-1]", valley),
     Mutant("a long way goes on where another one ended", deterministic.Deterministic._go_on, "known[met] == state", "known[met] != state", lazy),
     Mutant("an anchor is met anywhere", automaton.Automaton._reached, "if where & step.one:", "if True:", begins),
     Mutant("near misses are told inside of others", scan._Run.all, "start >= told and", "", near),
