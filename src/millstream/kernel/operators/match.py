@@ -234,7 +234,8 @@ class MatchKernel:
             return None
         wake = np.full(len(layout.first), _LATEST + 1)
         at = np.arange(layout.rows.height)
-        kept = at >= first[layout.group] if len(at) else np.zeros(0, np.bool_)
+        open_ = np.minimum.reduce([layout.end, *(where.resume for where in wheres)])
+        kept = at >= open_[layout.group] if len(at) else np.zeros(0, np.bool_)
         if spec.emit == "final" and mark < FOREVER:
             wake[layout.group[kept]] = FOREVER
             if times is not None:

@@ -180,19 +180,16 @@ class _Program:
             self.steps[jump] = _Step("split", len(self.steps), len(self.steps))
 
     def _repeated(self, repeated: Repeated, excluded: bool) -> None:
+        if _is_void(repeated.part):
+            return
         for _ in range(repeated.least):
-            before = len(self.steps)
             self.emit(repeated.part, excluded=excluded)
-            if len(self.steps) == before:
-                break
         splits, leaves, first = [], [], len(self.steps)
         optional = 1 if repeated.most is None else repeated.most - repeated.least
         for _ in range(optional):
             splits.append(self.add(_Step("split")))
             enter = self.add(_Step("enter", len(self.steps)))
             self.emit(repeated.part, excluded=excluded)
-            if len(self.steps) == enter + 1:  # nothing to repeat
-                break
             leaves.append(self.add(_Step("leave", enter)))
         if repeated.most is None:
             self.add(_Step("split", first, first))
@@ -223,3 +220,13 @@ def _head(part: Pattern) -> Variable | None:
     if isinstance(part, Sequential) and part.parts:
         part = part.parts[0]
     return part if isinstance(part, Variable) else None
+
+
+def _is_void(pattern: Pattern) -> bool:
+    """Whether there is nothing in it, however often it is repeated."""
+    match pattern:
+        case Sequential(parts) | Alternatives(parts):
+            return all(map(_is_void, parts))
+        case Repeated(part) | Excluded(part):
+            return _is_void(part)
+    return False

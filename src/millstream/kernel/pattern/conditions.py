@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from millstream.kernel.pattern.automaton import Automaton
-from millstream.kernel.pattern.closures import Compute, closure
+from millstream.kernel.pattern.closures import Compute, Unsure, closure
 from millstream.kernel.pattern.formulas import Part, compiled, is_row, is_start, slot_type, value_of_rows
 from millstream.kernel.pattern.history import Asked, Count, Extreme, Rows, Running, Total
 from millstream.kernel.pattern.layout import Flags, Layout, plain
@@ -178,8 +178,6 @@ def _plain(value: Any) -> Any:
 
 def _framed(part: Part, slots: dict[str, tuple[pl.DataType, Compute]]) -> Compute:
     """A condition as a frame of one row; values that were met before are remembered."""
-    from millstream.kernel.pattern.closures import Unsure
-
     scalar = compiled(part.sql, {name: dtype for name, (dtype, _) in slots.items()})
     assert scalar is not None  # noqa: S101
     doubt = pl.lit(False) if scalar.unsure is None else scalar.unsure.fill_null(False)

@@ -22,8 +22,8 @@ from millstream.kernel.pattern.layout import Flags, Layout, Positions
 from millstream.kernel.state.store import FOREVER, NEVER
 from millstream.relation.pattern import Search
 
-_FEW = 8
-"""So many places a match may begin with, for the row behind it to be looked at before a search is begun."""
+_FEW, _AHEAD = 8, 3
+"""So many rows are looked at before a search is begun, if there are no more places than that for each."""
 
 
 @dataclass(frozen=True)
@@ -87,9 +87,7 @@ class Scanner:
         self.before = max(self.before, before)
         known = set(self.automaton.variables())
         self.targets = [place.variable in search.skip.variables for place in self.automaton.places]
-        # Where more is told than matches, each start is looked at as long as it may change.
-        told = search.near or search.shown == "all_with_unmatched"
-        self._pairs = not (told or self.after or self.automaton.reads_end)
+        self._depth = self._looks_ahead()
         if search.skip.variables and not known & set(search.skip.variables):
             raise PipelineError(f"pattern {search.name}: AFTER MATCH SKIP TO a variable that is not in the pattern")
 
@@ -97,7 +95,7 @@ class Scanner:
         """Find what there is at a mark: all of it, or what is ``final``. ``settled`` is the time before which no row comes any more."""
         parts = condition_parts(self.search, self.automaton, layout.rows.schema)
         conditions = Conditions(parts, self.automaton, layout)
-        candidates, depth = self._candidates(conditions, layout, where)
+        candidates = self._candidates(conditions, layout, where)
         bounds = self._bounds(layout, candidates)
         shown = self._limits(layout, candidates, bounds, mark) if final else None
         kept = None if settled is None else self._limits(layout, candidates, bounds, settled)
@@ -117,41 +115,58 @@ class Scanner:
                 f"pattern {self.search.name}, {layout.key(long.row)}: more than {STEPS:,} steps for one key in one batch",
                 hint="write it so that there are fewer ways to match the same rows, compare with fewer rows of the match, or use WITHIN",
             ) from None
-        resume = where.resume if settled is None else self._resume(layout, where, run, settled, depth)
-        until = self._resume(layout, where, run, mark, depth, shown=True) if final else layout.end
+        resume = where.resume if settled is None else self._resume(layout, where, run, settled)
+        until = self._resume(layout, where, run, mark, shown=True) if final else layout.end
         number, told = run.number_kept, run.told_kept
-        begun = where.begun | (resume > layout.first)
-        return Seen(run.found, Where(resume, number, np.maximum(told, resume), begun), until, candidates)
+        return Seen(run.found, Where(resume, number, np.maximum(told, resume), where.begun), until, candidates)
 
-    def _candidates(self, conditions: Conditions, layout: Layout, where: Where) -> tuple[Positions, int]:
-        """The rows that a match may begin with, and how many rows it takes to tell that of one that may not."""
-        heads = {*self.automaton.first(), *(self.automaton.first(AT_START) if self.automaton.reads_start else ())}
-        places, bit = self.automaton.places, conditions.number
+    def _candidates(self, conditions: Conditions, layout: Layout, where: Where) -> Positions:
+        """The rows that a match may begin with, as far as their conditions and those of the next few rows tell."""
         height = layout.rows.height
-        all_rows = np.ones(height, np.bool_)
-        depth = 1
-        chosen = all_rows
-        if ACCEPT not in heads:
-            chosen = np.zeros(height, np.bool_)
-            for head in _distinct(heads, places):
-                flags = conditions.true.get(bit[places[head].variable], all_rows)
-                followers = self._followers(head) if self._pairs and len(heads) <= _FEW else None
-                if followers is not None:
-                    depth = 2
-                    second = np.zeros(height, np.bool_)
-                    for follower in _distinct(followers, places):
-                        second |= conditions.true.get(bit[places[follower].variable], all_rows)
-                    flags = flags.copy()
-                    flags[:-1] &= second[1:] & (layout.group[1:] == layout.group[:-1])
-                    flags[-1:] = False
-                chosen |= flags
-        rows = np.flatnonzero(chosen)
-        return rows[rows >= where.resume[layout.group[rows]]], depth
+        every = np.ones(height, np.bool_)
+        same = layout.group[1:] == layout.group[:-1]
+        known: dict[tuple[int, int], Flags] = {}
 
-    def _followers(self, head: int) -> set[int] | None:
-        """The places behind the first row; None if the match may end there."""
-        found = {each for where in range(AT_START) for each in self.automaton.follow(head, where)}
-        return None if ACCEPT in found else found
+        def alive(place: int, rows: int) -> Flags:
+            """Where a row and those behind it may be the first so many rows from a place on."""
+            if (place, rows) not in known:
+                flags = conditions.true.get(conditions.number[self.automaton.places[place].variable], every)
+                if rows > 1:
+                    behind = np.zeros(height, np.bool_)
+                    behind[:-1] = np.logical_or.reduce([alive(each, rows - 1)[1:] for each in self._followers(place)])
+                    behind[:-1] &= same
+                    flags = flags & behind
+                known[place, rows] = flags
+            return known[place, rows]
+
+        heads = self._heads()
+        chosen = every
+        if ACCEPT not in heads:
+            chosen = np.logical_or.reduce([np.zeros(height, np.bool_), *(alive(each, self._depth) for each in heads)])
+        rows = np.flatnonzero(chosen)
+        found: Positions = rows[rows >= where.resume[layout.group[rows]]]
+        return found
+
+    def _heads(self) -> set[int]:
+        return {*self.automaton.first(), *(self.automaton.first(AT_START) if self.automaton.reads_start else ())}
+
+    def _followers(self, place: int) -> set[int]:
+        """The places behind one, wherever the match is then."""
+        return {each for where in range(AT_START) for each in self.automaton.follow(place, where)}
+
+    def _looks_ahead(self) -> int:
+        """How many rows tell that no match begins with a row: no more than each match has, so that it is known before any match is."""
+        # Where more is told than matches, each start is looked at as long as it may change.
+        told = self.search.near or self.search.shown == "all_with_unmatched"
+        level, depth = self._heads(), 1
+        if told or self.after or self.automaton.reads_end:
+            return depth
+        while depth < _AHEAD and len(level) <= _FEW and ACCEPT not in level:
+            level = {behind for place in level for behind in self._followers(place)}
+            if not level or ACCEPT in level or len(level) > _FEW:
+                break
+            depth += 1
+        return depth
 
     def _bounds(self, layout: Layout, rows: Positions) -> Positions:
         """For each of these rows the first one that is too late for a match that begins with it."""
@@ -193,27 +208,20 @@ class Scanner:
         found: Positions = layout.first + before[layout.end] - before[layout.first]
         return found
 
-    def _resume(
-        self, layout: Layout, where: Where, run: _Run, time: int, depth: int, *, shown: bool = False
-    ) -> Positions:
+    def _resume(self, layout: Layout, where: Where, run: _Run, time: int, *, shown: bool = False) -> Positions:
         """The first start of each key whose outcome is not certain at a time."""
         known = self.known(layout, time)
         if time >= FOREVER:
             reached = layout.end
         else:
-            reached = known - self.after - self.automaton.reads_end - (depth - 1)
-            if depth > 1 and self.search.within is not None and layout.times is not None:
+            reached = known - self.after - self.automaton.reads_end - (self._depth - 1)
+            if self._depth > 1 and self.search.within is not None and layout.times is not None:
                 gone = layout.times + self.search.within <= time
                 before = np.concatenate([np.zeros(1, np.int64), np.cumsum(gone)])
                 reached = np.maximum(reached, layout.first + before[layout.end] - before[layout.first])
         done, opened = (run.shown_done, run.shown_open) if shown else (run.kept_done, run.kept_open)
         found: Positions = np.maximum(done, np.minimum(np.maximum(reached, where.resume), opened))
         return found
-
-
-def _distinct(some: set[int], places: tuple[tuple[str, bool], ...]) -> list[int]:
-    """Of places with the same variable one."""
-    return list({places[each][0]: each for each in some if each != ACCEPT}.values())
 
 
 class _Run:
