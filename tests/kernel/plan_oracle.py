@@ -212,6 +212,30 @@ def over(
     return meaning
 
 
+def match(
+    below: Meaning, per: Sequence[str], order: Sequence[Order], of: str, names: Sequence[str], overlap: bool
+) -> Meaning:
+    """Runs of rows in which a column rises: where they begin, how high they come, how long they are. The longest from each first row."""
+
+    def meaning(world: World) -> Seen:
+        seen = world.see(below)
+        made = []
+        for key, rows in groups(seen.rows, per):
+            values = [row[of] for row in in_order(rows, order)]
+            start = 0
+            while start < len(values):
+                end = start + 1
+                while end < len(values) and None not in values[end - 1 : end + 1] and values[end] > values[end - 1]:
+                    end += 1
+                if end > start + 1:
+                    found = (values[start], values[end - 1], end - start)
+                    made.append({**key, **dict(zip(names, found, strict=True))})
+                start = start + 1 if overlap or end == start + 1 else end
+        return Seen(made, seen.mark)
+
+    return meaning
+
+
 def deduplicate(below: Meaning, ids: Sequence[str], within: int | None, time: str) -> Meaning:
     """Of rows with one id the first, and the next when enough time has passed."""
 

@@ -409,6 +409,29 @@ def _map_groups(author: Author, plan: Plan) -> Plan:
     )
 
 
+def _match(author: Author, plan: Plan) -> Plan:
+    """Runs in which a column rises, in an order by all columns, so that there are no ties; not one of the event time, so that nothing waits for it."""
+    per, of = author.keys(plan, 1), author.one(plan.of("int"))
+    columns = author.chance.sample(plan.of(*PLAIN), len(plan.of(*PLAIN)))
+    if columns[0] == plan.time:
+        columns = [*columns[1:], columns[0]]
+    if columns[0] == plan.time:
+        raise Unfit
+    order = tuple(Order(name, author.chance.random() < 0.3) for name in columns)
+    names = [author.name() for _ in range(3)]
+    overlap = author.chance.random() < 0.3
+    relation = plan.relation.match(
+        "X Y+",
+        {"Y": f"{of} > PREV({of})"},
+        dict(zip(names, (f"X.{of}", f"LAST(Y.{of})", "count(*)"), strict=True)),
+        partition=per,
+        order=", ".join(each.column + " DESC" * each.descending for each in order),
+        skip="to next row" if overlap else "past last row",
+    )
+    kinds = {key: plan.kinds[key] for key in per} | dict.fromkeys(names, "int")
+    return Plan(relation, kinds, means.match(plan.meaning, per, order, of, names, overlap))
+
+
 def _union(author: Author, plan: Plan) -> Plan:
     """With part of itself, or with columns of the same kinds of another plan."""
     other = author.chance.choice((plan, _another(author, plan.is_stream)))
@@ -569,6 +592,7 @@ OPERATORS: dict[str, Callable[[Author, Plan], Plan]] = {
     "unpivot": _unpivot,
     "map_batches": _map_batches,
     "map_groups": _map_groups,
+    "match": _match,
     "union": _union,
     "interval join": _interval_join,
     "as-of join": _as_of_join,
@@ -576,9 +600,9 @@ OPERATORS: dict[str, Callable[[Author, Plan], Plan]] = {
     "history": _history,
     "percolate": _percolate,
 }
-_NEWER = ("unpivot", "map_batches", "history", "percolate")
+_NEWER = ("unpivot", "map_batches", "history", "percolate", "match")
 _OFTEN = {
     "tumbling": 2, "hopping": 2, "session": 3, "sliding": 2, "deduplicate": 3, "interval join": 7, "as-of join": 4, "regular join": 3,
-    "explode": 2, "percolate": 4, "unpivot": 6, "map_groups": 0.6, "distinct": 0.6, "over": 1.5,
+    "explode": 2, "percolate": 4, "unpivot": 6, "match": 6, "map_groups": 0.6, "distinct": 0.6, "over": 1.5,
 }  # fmt: skip
 """How much more often than others an operator is tried first."""

@@ -19,7 +19,7 @@ from millstream.kernel.operators.percolate import PercolateKernel
 from millstream.kernel.operators.session import SessionKernel
 from millstream.kernel.operators.unpivot import UnpivotKernel
 from millstream.plan import build
-from millstream.plan.operators import passthrough
+from millstream.plan.operators import match, passthrough
 from millstream.plan.spec import IntervalJoin
 from millstream.relation.operators import contract
 from tests.kernel.test_mutants import Mutant, mutated
@@ -45,9 +45,10 @@ MUTANTS = [
     Mutant("a table that comes late reaches back", AsOfJoinKernel._said, "pl.max_horizontal(_VALID, open_since)", "pl.col(_VALID)", check, seed=193),
     Mutant("what comes on both sides meets twice", TableJoinKernel.step, "pairs(olds[0], known[1], self.on)", "pairs(news[0], known[1], self.on)", check, seed=0),
     Mutant("the function is asked about what came alone", GroupsKernel.step, "self._made(new)", "self._made(came)", several, seed=21),
-    Mutant("a value has the name of another column", UnpivotKernel.through, "pl.lit(label, pl.String)", "pl.lit(spec.labels[0], pl.String)", partial(check, newer=True), seed=14),
-    Mutant("a row of no time is there", HistoryKernel._shown, "| (pl.col(_TO) > pl.col(_FROM))", "| (pl.col(_TO) >= pl.col(_FROM))", partial(check, newer=True), seed=38),
-    Mutant("queries are not asked again", PercolateKernel._kept, "if loaded is None or since is None:", "if True:", partial(check, newer=True), seed=19),
+    Mutant("a value has the name of another column", UnpivotKernel.through, "pl.lit(label, pl.String)", "pl.lit(spec.labels[0], pl.String)", partial(check, newer=True), seed=28),
+    Mutant("a row of no time is there", HistoryKernel._shown, "| (pl.col(_TO) > pl.col(_FROM))", "| (pl.col(_TO) >= pl.col(_FROM))", partial(check, newer=True), seed=22),
+    Mutant("queries are not asked again", PercolateKernel._kept, "if loaded is None or since is None:", "if True:", partial(check, newer=True), seed=20),
+    Mutant("an order is laid the other way round", match.lay, "order = names.order(node.order)", "order = names.order(node.order[::-1])", partial(check, newer=True), seed=1),
     Mutant("who counts is forgotten early", DeduplicateKernel._kept, "self.time + self.spec.within >= limit", "self.time >= limit", check, seed=235),
 ]  # fmt: skip
 
