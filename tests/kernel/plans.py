@@ -603,6 +603,6 @@ OPERATORS: dict[str, Callable[[Author, Plan], Plan]] = {
 _NEWER = ("unpivot", "map_batches", "history", "percolate", "match")
 _OFTEN = {
     "tumbling": 2, "hopping": 2, "session": 3, "sliding": 2, "deduplicate": 3, "interval join": 7, "as-of join": 4, "regular join": 3,
-    "explode": 2, "percolate": 4, "unpivot": 6, "match": 6, "map_groups": 0.6, "distinct": 0.6, "over": 1.5,
+    "explode": 2, "percolate": 4, "unpivot": 6, "match": 6, "map_batches": 3, "map_groups": 0.6, "distinct": 0.6, "over": 1.5,
 }  # fmt: skip
 """How much more often than others an operator is tried first."""

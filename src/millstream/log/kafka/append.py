@@ -104,7 +104,7 @@ class Appender:
         sequence: int | None = None,
     ) -> list[Ack]:
         limits = limits_of([topic for topic, _ in parts], sum(len(batch.events) for _, batch in parts))
-        with self._sending(place, producer, limits) as client:
+        with self._sending(place, producer, limits, [topic.name for topic, _ in parts]) as client:
             return client.append(parts, sequence)
 
     def _cut(self, topic: Topic, events: Sequence[Event], sequence: int | None, own: bool) -> Batch:
@@ -116,15 +116,17 @@ class Appender:
     @contextmanager
     def _beginning(self, topic: str, producer: str) -> Iterator[TransactionalClient]:
         """The client of a topic, once what another of its name has open over several topics is settled."""
-        with self._sending(topic, producer, limits_of([self._log.described(topic)])) as client:
+        with self._sending(topic, producer, limits_of([self._log.described(topic)]), [topic]) as client:
             with self._lock:
                 if (_SEVERAL, producer) not in self._clients:
-                    TransactionalClient(self._log, self._name(_SEVERAL, producer), None, Limits()).close()
+                    TransactionalClient(self._log, self._name(_SEVERAL, producer), None, Limits(), [topic]).close()
             yield client
 
     @contextmanager
-    def _sending(self, place: str, producer: str | None, limits: Limits) -> Iterator[TransactionalClient]:
-        client = self._client(place, producer, limits)
+    def _sending(
+        self, place: str, producer: str | None, limits: Limits, topics: Sequence[str]
+    ) -> Iterator[TransactionalClient]:
+        client = self._client(place, producer, limits, topics)
         try:
             yield client
         except BaseException:
@@ -134,7 +136,7 @@ class Appender:
             client.close()
             raise
 
-    def _client(self, place: str, producer: str | None, limits: Limits) -> TransactionalClient:
+    def _client(self, place: str, producer: str | None, limits: Limits, topics: Sequence[str]) -> TransactionalClient:
         key = (place, check_name("producer", producer) if producer is not None else "")
         with self._lock:
             known = self._clients.get(key)
@@ -147,7 +149,7 @@ class Appender:
                 else:  # other threads may be: they end with it, and the next one has a name of its own
                     self._anonymous = secrets.token_hex(8)
             self._clients[key] = client = TransactionalClient(
-                self._log, self._name(place, producer), producer, limits, place
+                self._log, self._name(place, producer), producer, limits, list(dict.fromkeys(topics))
             )
             return client
 

@@ -61,7 +61,9 @@ def limits_of(topics: Sequence[Topic], records: int = 0) -> Limits:
 class TransactionalClient:
     """A client with a name that Kafka knows it by; a lock, since it has one transaction at a time."""
 
-    def __init__(self, log: KafkaLog, name: str, producer: str | None, limits: Limits, topic: str = "") -> None:
+    def __init__(
+        self, log: KafkaLog, name: str, producer: str | None, limits: Limits, topics: Sequence[str] = ()
+    ) -> None:
         self._log, self.limits = log, limits
         self._partitions: dict[str, int] = {}
         self._lasts: dict[str, int | None] = {}
@@ -79,10 +81,21 @@ class TransactionalClient:
                 "batch.size": str(limits.batch_bytes),
             }
         )
-        with log.errors(topic):
+        with log.errors(", ".join(topics)):
+            self._await_leaders(topics)
             self._client = self._begun(settings, limits.seconds)
         self._sequence = ProducerSequence(log, producer) if producer is not None else None
         self._producer = producer
+
+    def _await_leaders(self, topics: Sequence[str]) -> None:
+        """See that partitions answer before what an earlier client left open there is ended.
+
+        A coordinator that is back before their leaders are elected takes them for deleted (:mod:`millstream.log.kafka.sequence`): what was appended
+        there would stay open, and the next transaction would commit it with its own. Records that came twice after a kill were seen once.
+        """
+        self._log.ends(
+            [TopicPartition(topic, p) for topic in topics for p in range(self._log.described(topic).partitions)]
+        )
 
     def _begun(self, settings: Mapping[str, Any], seconds: float) -> Any:
         """A client that has settled what an earlier one of its name left open, with as much time as the brokers allow."""
