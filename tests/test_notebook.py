@@ -102,7 +102,7 @@ def test_a_stream_shows_its_columns_and_last_records(full: tuple[Trial, Pipeline
     assert "Stream clicks" in text
     assert "time at, delay 10 seconds" in text
     assert re.search(r"page +at +\n +string +timestamp", text)
-    assert "the last 5 of 16 records" in text
+    assert "the last 5 of 14 records" in text
     newest = text.split("value")[1].strip().splitlines()[0]
     assert "2026-01-31 12:03:00+00:00" in newest
     assert newest.rstrip().endswith("x…")
