@@ -1,0 +1,383 @@
+"""Keys: wrapped by a master key, rotated in one piece, gone when they are deleted."""
+
+from __future__ import annotations
+
+import base64
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from millstream import Vault, config
+from millstream.errors import ConfigError, NotAVault, SealBroken, VaultError
+from millstream.failpoint import armed
+from millstream.vault.keys import Keys, Subject
+from millstream.vault.master import Master, Operation
+from millstream.vault.topic import TopicSeal
+from millstream.vault.vault import rotated
+
+ANN = {"user_id": 7, "email": "ann@example.com", "name": "Ann"}
+
+
+def new_master(path: Path) -> str:
+    Master(f"${{file:{path}}}").make()
+    return f"${{file:{path}}}"
+
+
+def bytes_of(vault: Path) -> bytes:
+    """Everything that the file of a vault has on disk."""
+    return b"".join(each.read_bytes() for each in sorted(vault.parent.glob(f"{vault.name}*")))
+
+
+def wrapped(vault: Path) -> dict[bytes, bytes]:
+    """Key ids and wrapped keys, read past the vault."""
+    db: Any = apsw.Connection(str(vault), vfs="cksmvfs")
+    try:
+        rows: list[tuple[bytes, bytes]] = db.execute("SELECT id, wrapped FROM keys").fetchall()
+        return dict(rows)
+    finally:
+        db.close()
+
+
+@pytest.mark.parametrize("form", ["base64", "url", "hex"])
+def test_a_master_key_is_base64_or_hex(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = secrets.token_bytes(32)
+    text = {"base64": base64.b64encode(key), "url": base64.urlsafe_b64encode(key), "hex": key.hex().encode()}[form]
+    monkeypatch.setenv("SHOP_MASTER", f"{text.decode()}\n")
+    with Vault(f"sqlite:{tmp_path}/v.db", master="${env:SHOP_MASTER}", create=True) as vault:
+        assert vault.status().keys == 0
+
+
+@pytest.mark.parametrize("text", ["", "secret-word", base64.b64encode(bytes(31)).decode(), "00" * 33])
+def test_what_is_no_master_key_is_refused_and_not_repeated(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHOP_MASTER", text)
+    with pytest.raises(VaultError, match="32 bytes as base64 or hex") as caught:
+        Vault(f"sqlite:{tmp_path}/v.db", master="${env:SHOP_MASTER}", create=True)
+    assert not text or text not in str(caught.value)
+    assert not (tmp_path / "v.db").exists()
+
+
+def test_a_master_key_must_not_stand_where_it_is_named(tmp_path: Path) -> None:
+    key = base64.b64encode(secrets.token_bytes(32)).decode()
+    with pytest.raises(ConfigError, match="where the master key is") as caught:
+        Vault(f"sqlite:{tmp_path}/v.db", master=key, create=True)
+    assert key not in str(caught.value)
+
+
+def test_a_new_master_key_is_for_its_owner_and_replaces_none(tmp_path: Path) -> None:
+    new_master(tmp_path / "m.key")
+    assert (tmp_path / "m.key").stat().st_mode & 0o777 == 0o600
+    with pytest.raises(VaultError, match="cannot be made"):
+        new_master(tmp_path / "m.key")
+
+
+def test_another_master_key_does_not_open_a_vault(vault: Vault, keys: str, tmp_path: Path) -> None:
+    other = new_master(tmp_path / "other.key")
+    with pytest.raises(VaultError, match="not the one by which its keys are wrapped"):
+        Vault(keys, master=other)
+
+
+def test_a_vault_is_made_once_and_not_by_reading(keys: str, master: str, vault: Vault) -> None:
+    with pytest.raises(VaultError, match="there is a vault already"):
+        Vault(keys, master=master, create=True)
+    with pytest.raises(VaultError, match="there is no vault"):
+        Vault(f"{keys}.not", master=master)
+
+
+def test_a_file_of_something_else_is_left_alone(master: str, tmp_path: Path) -> None:
+    (tmp_path / "note.txt").write_text("not a vault, and longer than the header of a file of SQLite would be" * 3)
+    db = apsw.Connection(str(tmp_path / "other.db"))
+    db.execute("CREATE TABLE t (a)").fetchall()
+    db.close()
+    for name in ("note.txt", "other.db"):
+        before = (tmp_path / name).read_bytes()
+        with pytest.raises(NotAVault):
+            Vault(f"sqlite:{tmp_path / name}", master=master, create=True)
+        assert (tmp_path / name).read_bytes() == before
+
+
+def test_keys_are_there_after_a_restart(orders: TopicSeal, keys: str, master: str) -> None:
+    token = orders.value(ANN)["email"]
+    with Vault(keys, master=master) as again:
+        assert again.reveal(token) == "ann@example.com"
+        assert again.status().keys == 1
+
+
+def test_the_file_names_nobody(vault: Vault, orders: TopicSeal) -> None:
+    orders.value({**ANN, "user_id": "ann-canary-4711"})
+    assert vault.path.stat().st_mode & 0o777 == 0o600
+    assert b"ann-canary-4711" not in bytes_of(vault.path)
+
+
+def test_a_master_key_in_a_service_never_leaves_it(keys: str, tmp_path: Path) -> None:
+    inside = Master(new_master(tmp_path / "inside.key"))
+    asked: list[tuple[Operation, str]] = []
+
+    def service(operation: Operation, data: bytes, vault: str) -> bytes:
+        asked.append((operation, vault))
+        return (inside.wrap if operation == "wrap" else inside.unwrap)(data, vault)
+
+    with Vault(keys, master=service, create=True) as vault:
+        seal = vault.sealing("orders", subject={"user": "user_id"}, personal=["email"])
+        tokens = [seal.value({**ANN, "user_id": each})["email"] for each in range(20)]
+        assert [vault.reveal(each) for each in tokens] == ["ann@example.com"] * 20
+    assert [each for each, _ in asked] == ["wrap", "unwrap"]
+    assert len({each for _, each in asked}) == 1
+
+
+def test_a_service_is_named_by_reference(keys: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "shop_kms.py").write_text(
+        "def turn(operation, data, vault):\n    return bytes(255 - each for each in data)\n"
+        "def fail(operation, data, vault):\n    raise OSError('canary-of-the-service')\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with Vault(keys, master="kms:shop_kms:turn", create=True) as vault:
+        assert vault.status().keys == 0
+    with pytest.raises(VaultError, match="failed to unwrap a key: OSError") as caught:
+        Vault(keys, master="kms:shop_kms:fail")
+    assert "canary" not in str(caught.value)
+    with pytest.raises(VaultError, match="there is no absent in shop_kms"):
+        Vault(keys, master="kms:shop_kms:absent")
+
+
+def test_a_deleted_key_is_gone_from_the_file(vault: Vault, orders: TopicSeal) -> None:
+    for user in range(50):
+        orders.value({**ANN, "user_id": user})
+    before = wrapped(vault.path)
+    assert len(before) == 50
+    assert all(box in bytes_of(vault.path) for box in before.values())
+    assert vault.shred(user=7) == 1
+    after = wrapped(vault.path)
+    (gone,) = before.keys() - after.keys()
+    left = bytes_of(vault.path)
+    assert before[gone] not in left
+    assert before[gone][:16] not in left
+    assert all(box in left for box in after.values())
+    assert vault.status().clean
+    assert vault.shred(user=7) == 0
+
+
+def test_bytes_that_were_left_behind_before_go_too(vault: Vault, orders: TopicSeal) -> None:
+    for user in range(50):
+        orders.value({**ANN, "user_id": user})
+    before, db = wrapped(vault.path), apsw.Connection(str(vault.path), vfs="cksmvfs")
+    gone = min(before)
+    db.execute("PRAGMA secure_delete=OFF; DELETE FROM keys WHERE id = ?", (gone,)).fetchall()
+    db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    db.close()
+    assert before[gone] in bytes_of(vault.path)
+    vault.shred(user="nobody")
+    assert before[gone] not in bytes_of(vault.path)
+
+
+def test_what_was_sealed_for_a_deleted_key_is_erased_for_everyone(
+    vault: Vault, orders: TopicSeal, keys: str, master: str
+) -> None:
+    ann, bob = orders.value(ANN), orders.value({**ANN, "user_id": 8, "email": "bob@example.com"})
+    with Vault(keys, master=master) as other:  # another process, as far as its file can tell
+        assert other.reveal(ann["email"]) == "ann@example.com"
+        vault.shred(user="7")
+        assert other.reveal(ann["email"]) == "erased"
+        assert other.reveal(bob["email"]) == "bob@example.com"
+    assert vault.reveal(ann["email"]) == "erased"
+    assert orders.reveal(ann) == {**ann, "email": "erased", "name": "erased"}
+
+
+def test_who_comes_back_has_a_new_key(vault: Vault, orders: TopicSeal) -> None:
+    before = orders.value(ANN)["email"]
+    vault.shred(user=7)
+    after = orders.value(ANN)["email"]
+    assert (vault.reveal(before), vault.reveal(after)) == ("erased", "ann@example.com")
+
+
+def test_a_key_from_after_the_backup_is_lost_and_not_erased(
+    orders: TopicSeal, vault: Vault, master: str, tmp_path: Path
+) -> None:
+    db = apsw.Connection(str(vault.path), vfs="cksmvfs")
+    db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    db.close()
+    (tmp_path / "backup.db").write_bytes(vault.path.read_bytes())
+    token = orders.value(ANN)["email"]
+    with (
+        Vault(f"sqlite:{tmp_path}/backup.db", master=master) as restored,
+        pytest.raises(SealBroken, match="not in the vault, and was not deleted"),
+    ):
+        restored.reveal(token)
+
+
+def test_after_a_rotation_only_the_new_master_key_opens(
+    vault: Vault, orders: TopicSeal, keys: str, master: str, tmp_path: Path
+) -> None:
+    records = [orders.value({**ANN, "user_id": user}) for user in range(30)]
+    name = vault.pseudonym("email", "ann@example.com")
+    before, after = wrapped(vault.path), new_master(tmp_path / "new.key")
+    assert vault.rotate(after) == 30
+    assert vault.reveal(records[3]["email"]) == "ann@example.com"
+    assert orders.value(ANN)["email_pseudonym"] == name == records[3]["email_pseudonym"]
+    with pytest.raises(VaultError, match="was it rotated"):
+        Vault(keys, master=master)
+    with Vault(keys, master=after) as again:
+        assert [again.reveal(each["email"]) for each in records] == ["ann@example.com"] * 30
+    left = bytes_of(vault.path)
+    assert before.keys() == wrapped(vault.path).keys()
+    assert not any(box in left for box in before.values())
+
+
+def test_a_process_that_has_the_old_master_key_seals_nothing_more(
+    vault: Vault, orders: TopicSeal, keys: str, tmp_path: Path
+) -> None:
+    orders.value(ANN)
+    with Vault(keys, master=f"${{file:{tmp_path / 'master.key'}}}") as other:
+        other.rotate(new_master(tmp_path / "new.key"))
+    for user in (7, 8):
+        with pytest.raises(VaultError, match="was it rotated"):
+            orders.value({**ANN, "user_id": user})
+    assert vault.status().keys == 1
+
+
+def test_a_key_that_is_made_during_a_rotation_is_wrapped_by_the_new_one(
+    vault: Vault, keys: str, master: str, tmp_path: Path
+) -> None:
+    path, after = Path(keys.removeprefix("sqlite:")), new_master(tmp_path / "new.key")
+    mine = Keys(path, Master(master))
+    known = mine._opened()
+    vault.rotate(after)
+    assert not mine._read_or_make(known, [Subject("user", "7")])
+    assert vault.status().keys == 0
+
+
+CODE = """
+import sys
+from millstream.vault.vault import Vault, rotated
+keys, before, after, what = sys.argv[1:]
+if what == "rotate":
+    rotated(keys, before, after)
+else:
+    with Vault(keys, master=before) as vault:
+        vault.shred(user=7)
+"""
+
+
+def killed_at(place: str, *arguments: str) -> None:
+    environ = {**os.environ, "MILLSTREAM_FAILPOINT": f"{place}:kill"}
+    done = subprocess.run([sys.executable, "-c", CODE, *arguments], env=environ, capture_output=True, timeout=60)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+
+
+@pytest.mark.parametrize("place", ["vault.rotating", "vault.before_commit", "vault.after_commit", "vault.before_scrub"])
+def test_a_rotation_that_is_killed_goes_on(
+    place: str, vault: Vault, orders: TopicSeal, keys: str, master: str, tmp_path: Path
+) -> None:
+    records = [orders.value({**ANN, "user_id": user}) for user in range(9)]
+    vault.close()
+    before, after = wrapped(vault.path), new_master(tmp_path / "new.key")
+    killed_at(place, keys, master, after, "rotate")
+    with Vault(
+        keys, master=after if "scrub" in place or "after" in place else master
+    ) as one:  # never something between
+        assert [one.reveal(each["email"]) for each in records] == ["ann@example.com"] * 9
+    assert rotated(keys, master, after) == 9
+    with Vault(keys, master=after) as again:
+        assert [again.reveal(each["email"]) for each in records] == ["ann@example.com"] * 9
+        assert again.status().clean
+    assert not any(box in bytes_of(vault.path) for box in before.values())
+
+
+@pytest.mark.parametrize("place", ["vault.before_commit", "vault.after_commit", "vault.before_scrub"])
+def test_a_deletion_that_is_killed_is_done_again(
+    place: str, vault: Vault, orders: TopicSeal, keys: str, master: str
+) -> None:
+    token = orders.value(ANN)["email"]
+    orders.value({**ANN, "user_id": 8})
+    vault.close()
+    before = wrapped(vault.path)
+    killed_at(place, keys, master, master, "shred")
+    with Vault(keys, master=master) as again:
+        assert again.status().clean == (place == "vault.before_commit")
+        again.shred(user=7)
+        assert again.reveal(token) == "erased"
+        assert again.status().clean
+    (gone,) = before.keys() - wrapped(vault.path).keys()
+    assert before[gone] not in bytes_of(vault.path)
+
+
+def test_threads_that_need_one_key_make_one(vault: Vault, orders: TopicSeal) -> None:
+    begin, made = threading.Barrier(8), list[str]()
+
+    def work() -> None:
+        begin.wait()
+        made.append(orders.value(ANN)["email"])
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert vault.status().keys == 1
+    assert [vault.reveal(each) for each in made] == ["ann@example.com"] * 8
+
+
+def test_a_deletion_waits_for_nobody_who_only_seals(vault: Vault, orders: TopicSeal) -> None:
+    """A process that reads while the file is written anew holds it up, and that is said."""
+    orders.value(ANN)
+    db = apsw.Connection(str(vault.path), vfs="cksmvfs")
+    db.execute("BEGIN; SELECT count(*) FROM keys").fetchall()
+    try:
+        vault._keys._file.db.set_busy_timeout(50)
+        with pytest.raises(VaultError, match="locked by another process"):
+            vault.shred(user=7)
+    finally:
+        db.close()
+    assert not vault.status().clean
+    assert vault.shred(user=7) == 0
+    assert vault.status().clean
+
+
+@pytest.fixture
+def canary(tmp_path: Path) -> tuple[str, Path]:
+    path = tmp_path / "canary.key"
+    new_master(path)
+    return path.read_text().strip(), path
+
+
+def test_settings_never_show_a_master_key(canary: tuple[str, Path], tmp_path: Path) -> None:
+    text, path = canary
+    (tmp_path / "right.toml").write_text(f'[vault]\nmaster = "${{file:{path}}}"\n')
+    loaded = config.load(tmp_path / "right.toml", {})
+    assert str(path) in repr(loaded)
+    (tmp_path / "wrong.toml").write_text(f'[vault]\nmaster = "{text}"\n')
+    with pytest.raises(ConfigError) as caught:
+        config.load(tmp_path / "wrong.toml", {})
+    wrong = config.Settings(vault=config.VaultSettings(master=text))
+    assert "***" in repr(wrong)
+    for shown in (repr(loaded), str(caught.value), repr(caught.value.__context__), repr(wrong), f"{wrong}"):
+        assert text not in shown
+
+
+def test_a_vault_does_not_travel_and_shows_no_key(vault: Vault, orders: TopicSeal, tmp_path: Path) -> None:
+    import pickle
+
+    text = (tmp_path / "master.key").read_text().strip()
+    orders.value(ANN)
+    for each in (vault, orders, vault._keys._opened().wrapping):
+        assert text not in repr(each)
+        with pytest.raises((VaultError, TypeError)):
+            pickle.dumps(each)
+
+
+def test_an_interrupted_commit_leaves_no_key_in_memory_that_is_not_on_disk(vault: Vault, orders: TopicSeal) -> None:
+    with armed("vault.before_commit"), pytest.raises(RuntimeError):
+        orders.value(ANN)
+    assert vault.status().keys == 0
+    token = orders.value(ANN)["email"]
+    assert vault.status().keys == 1
+    assert vault.reveal(token) == "ann@example.com"
