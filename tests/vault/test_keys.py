@@ -192,6 +192,13 @@ def test_what_was_sealed_for_a_deleted_key_is_erased_for_everyone(
     assert orders.reveal(ann) == {**ann, "email": "erased", "name": "erased"}
 
 
+def test_many_subjects_are_deleted_at_once(vault: Vault, orders: TopicSeal) -> None:
+    tokens = [orders.value({**ANN, "user_id": user})["email"] for user in range(10)]
+    assert vault.shred(("user", 1), ("user", "2"), ("team", 3), user=4) == 3
+    gone = [at for at, each in enumerate(tokens) if vault.reveal(each) == "erased"]
+    assert gone == [1, 2, 4]
+
+
 def test_who_comes_back_has_a_new_key(vault: Vault, orders: TopicSeal) -> None:
     before = orders.value(ANN)["email"]
     vault.shred(user=7)

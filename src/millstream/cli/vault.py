@@ -91,7 +91,7 @@ def shred(subjects: tuple[str, ...], yes: bool, as_json: bool) -> None:
     named = [_subject(each) for each in subjects]
     with Vault.of(settings().vault) as vault:
         confirmed(f"Delete the keys of {len(named)} subjects for ever?", yes=yes)
-        count = sum(vault.shred(**{kind: value}) for kind, value in named)
+        count = vault.shred(*named)
         if as_json:
             click.echo(to_json({"subjects": len(named), "shredded": count}))
         else:

@@ -168,14 +168,15 @@ class Vault(Closing):
                 table = table.set_column(at, field, pa.array(shown, field.type))
         return table
 
-    def shred(self, **subjects: str | int) -> int:
+    def shred(self, *subjects: tuple[str, str | int], **one: str | int) -> int:
         """Delete the keys of subjects, ``user=123``, and their bytes from the file; how many there were.
 
         From then on all that was sealed for them is ``erased``, wherever it was copied. Cut off, it is to be done again.
 
-        :param subjects: kinds of subjects and which of each
+        :param subjects: kinds of subjects and which of each, ``("user", 123)``: many at once, since each call writes the file anew
+        :param one: the same by name
         """
-        return self._keys.shred([Subject(kind, str(value)) for kind, value in subjects.items()])
+        return self._keys.shred([Subject(kind, str(value)) for kind, value in (*subjects, *one.items())])
 
     def rotate(self, master: str | Hook) -> int:
         """Wrap all keys anew for another master key, in one transaction; how many there are. The old one opens nothing any more.
