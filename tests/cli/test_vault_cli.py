@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from millstream import Vault
 from millstream.cli import execute
 
 Run = Callable[..., Any]
@@ -121,6 +122,17 @@ def test_what_cannot_be_sealed_stops_before_its_line(ready: Run) -> None:
     assert len(consumed(ready)) == 4
     code, out, _ = ready("produce", "orders", "--skip-bad", "--json", text=bad + TEXT + "not JSON\n")
     assert (code, json.loads(out)["records"], json.loads(out)["skipped"]) == (0, 2, 2)
+
+
+def test_the_keys_of_a_files_lines_are_made_in_few_commits(ready: Run, folder: Path) -> None:
+    lines = [json.dumps({"user_id": each, "email": f"{each}@example.com"}) for each in range(2500)]
+    (folder / "many.jsonl").write_text("\n".join([*lines[:1200], "not JSON", '{"email": "x"}', *lines[1200:]]))
+    with Vault("sqlite:vault.db", master="${file:master.key}") as vault:  # while it is open, its log of commits stays
+        code, out, _ = ready("produce", "orders", "--skip-bad", "--json", "--file", "many.jsonl")
+        assert (code, json.loads(out)["records"], json.loads(out)["skipped"]) == (0, 2500, 2)
+        assert vault.status().keys == 2500
+        assert (folder / "vault.db-wal").stat().st_size < 4 << 20  # one commit a key would be 16 MB and more
+    assert consumed(ready, "--reveal", "--from", "2", "--max", "3")[2]["email"] == "2@example.com"
 
 
 def test_a_personal_field_is_a_key_only_by_its_pseudonym(ready: Run) -> None:

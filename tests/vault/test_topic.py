@@ -37,6 +37,15 @@ def test_what_was_sealed_is_revealed(orders: TopicSeal, value: dict[str, Any]) -
     assert ("email_pseudonym" in sealed) == ("email" in value)
 
 
+def test_keys_that_will_be_needed_are_made_at_once(vault: Vault, orders: TopicSeal) -> None:
+    lines = [json.dumps({"user_id": each, "name": "x"}).encode() for each in range(100)]
+    orders.prepare([*lines, b"not JSON", b'{"name": "nobody"}', b'{"n": 1}'])
+    assert vault.status().keys == 100
+    size = vault.path.with_name(f"{vault.path.name}-wal").stat().st_size
+    assert [json.loads(orders.line(each))["user_id"] for each in lines] == list(range(100))
+    assert vault.path.with_name(f"{vault.path.name}-wal").stat().st_size == size
+
+
 def test_an_event_keeps_all_but_its_personal_fields(orders: TopicSeal) -> None:
     time = datetime(2026, 1, 1, tzinfo=UTC)
     event = Event(json.dumps({"user_id": 7, "email": CANARY, "n": 1}).encode(), b"7", time, (("h", b"x"),))

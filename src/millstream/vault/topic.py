@@ -7,6 +7,7 @@ refused.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,6 +101,15 @@ class TopicSeal:
     def line(self, text: bytes) -> bytes:
         """A line of JSON with the personal fields sealed."""
         return msgspec.json.encode(self.value(self._read(text)))
+
+    def prepare(self, lines: Iterable[bytes]) -> None:
+        """Make the keys that lines of JSON will need, all of them in one commit; what is wrong with a line is told when it is sealed."""
+        subjects: list[Subject] = []
+        for text in lines:
+            with suppress(BadEvent):
+                if subject := self._whose(self._read(text)):
+                    subjects.append(subject)
+        self._vault.of(subjects)
 
     def pseudonym(self, field: str, value: Any) -> str:
         """What stands for a value of a field, for keys of records."""
