@@ -108,6 +108,17 @@ def test_a_rotation_is_done_once_and_the_settings_follow(ready: Run, folder: Pat
     assert consumed(ready, "--reveal")[1]["email"] == "bob-canary@example.com"
 
 
+def test_a_master_key_that_is_written_out_is_refused_and_not_repeated(ready: Run, folder: Path) -> None:
+    key = (folder / "master.key").read_text().strip()
+    code, _, err = ready("--debug", "vault", "rotate", key)  # `ready` looks whether it is printed
+    assert (code, "must not stand in the settings" in err) == (2, True)
+    (folder / "millstream.toml").write_text(SETTINGS.replace("${file:master.key}", key))
+    for command in (["vault", "status"], ["consume", "orders"], ["topics", "list"]):
+        code, _, err = ready("--debug", *command)
+        assert (code, "which is not repeated here" in err) == (2, True)
+    assert ready("vault", "rotate", "kms:no_such_module:turn")[0] == 2
+
+
 def test_a_vault_that_is_there_is_not_made_again(ready: Run) -> None:
     code, _, err = ready("vault", "init")
     assert (code, "there is a vault already" in err) == (1, True)

@@ -16,7 +16,7 @@ import apsw
 import pytest
 
 from millstream import Vault, config
-from millstream.errors import ConfigError, NotAVault, SealBroken, VaultError
+from millstream.errors import ConfigError, MachineError, NotAVault, SealBroken, VaultError
 from millstream.failpoint import armed
 from millstream.vault.keys import Keys, Subject
 from millstream.vault.master import Master, Operation
@@ -379,6 +379,16 @@ def test_a_vault_does_not_travel_and_shows_no_key(vault: Vault, orders: TopicSea
         assert text not in repr(each)
         with pytest.raises((VaultError, TypeError)):
             pickle.dumps(each)
+
+
+def test_without_its_extra_it_says_what_to_install(
+    keys: str, master: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers.aead", None)
+    with pytest.raises(MachineError, match="a vault needs cryptography") as caught:
+        Vault(keys, master=master, create=True)
+    assert "millstream[vault]" in caught.value.hint
+    assert not (tmp_path / "vault.db").exists()
 
 
 def test_an_interrupted_commit_leaves_no_key_in_memory_that_is_not_on_disk(vault: Vault, orders: TopicSeal) -> None:
