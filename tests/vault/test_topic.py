@@ -88,7 +88,19 @@ def test_a_value_that_looks_like_a_token_is_sealed_like_any_other(orders: TopicS
     assert orders.reveal(mine)["name"] == others
 
 
-@pytest.mark.parametrize("event", [{"key": CANARY.encode()}, {"headers": (("from", CANARY.encode()),)}])
+@pytest.mark.parametrize("key", [b"{", b"{}", b'{"n": 1}', b'{"user_id": "7"}', b"[]", b""])
+def test_any_other_key_is_taken(orders: TopicSeal, key: bytes) -> None:
+    assert orders(Event(json.dumps({"user_id": 7, "email": CANARY}).encode(), key=key)).key == key
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"key": CANARY.encode()},
+        {"key": b'{"email": "%s", "n": 1}' % CANARY.encode()},
+        {"headers": (("from", CANARY.encode()),)},
+    ],
+)
 def test_a_key_or_a_header_that_says_what_is_sealed_is_refused(orders: TopicSeal, event: dict[str, Any]) -> None:
     value = json.dumps({"user_id": 7, "email": CANARY}).encode()
     with pytest.raises(BadEvent, match="is what its field email seals") as caught:
@@ -107,6 +119,7 @@ def test_a_key_that_is_the_subject_is_no_secret(orders: TopicSeal) -> None:
     [
         ({"subject": {}, "personal": ["a"]}, "expected one kind of subject"),
         ({"subject": {"user": "u", "team": "t"}, "personal": ["a"]}, "expected one kind of subject"),
+        ({"subject": {"a b": "u"}, "personal": ["a"]}, "letters, digits and _; found 'a b'"),
         ({"subject": {"user": "u"}, "personal": []}, "expected personal fields"),
         ({"subject": {"user": "u"}, "personal": "email"}, "expected personal fields"),
         ({"subject": {"user": "u"}, "personal": ["a", "a"]}, "each once"),

@@ -6,6 +6,7 @@ refused.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from millstream.vault.pseudonym import SUFFIX, pseudonym
 from millstream.vault.seal import ERASED, GONE, Origin, is_token, open_token, parse, seal
 
 Value = dict[str, Any]
+_KIND = re.compile(r"\w{1,63}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,8 @@ def declare(
             f"{what}: {taken[0]}{SUFFIX} is a personal field already, and would be the pseudonym of {taken[0]}"
         )
     ((kind, field),) = subject.items()
+    if not _KIND.fullmatch(kind):
+        raise ConfigError(f"{what}: expected a kind of subject of 1 to 63 letters, digits and _; found {kind!r}")
     return Declaration(topic, kind, field, tuple(personal), domains)
 
 
@@ -193,7 +197,7 @@ class TopicSeal:
 
     def _refuse_plain(self, event: Event, value: Value) -> None:
         """Refuse an event that says beside its value what a field seals."""
-        beside = {data: f"header {name}" for name, data in event.headers} | ({event.key: "key"} if event.key else {})
+        beside = {data: f"header {name}" for name, data in event.headers} | dict.fromkeys(_texts(event.key), "key")
         whose = str(value.get(self.said.field)).encode() if self.said.field not in self.said.personal else None
         for field in self.said.personal:
             plain = value.get(field)
@@ -202,3 +206,14 @@ class TopicSeal:
                     f"sealed topic {self.said.topic}: the record's {beside[text]} is what its field {field} seals",
                     hint=f'make it of the pseudonym: seal.pseudonym("{field}", …)',
                 )
+
+
+def _texts(key: bytes | None) -> list[bytes]:
+    """What a record's key says: itself, and the texts in it where it is an object of several columns."""
+    if key is None or key[:1] != b"{":
+        return [key] if key else []
+    try:
+        columns = msgspec.json.decode(key, type=dict[str, Any])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return [key]
+    return [key, *(each.encode() for each in columns.values() if isinstance(each, str))]
