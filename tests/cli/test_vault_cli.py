@@ -153,7 +153,10 @@ def test_a_personal_field_is_a_key_only_by_its_pseudonym(ready: Run) -> None:
     code, _, err = ready("produce", "orders", "--key-field", "name", text=TEXT)
     assert (code, "name is personal and has no pseudonym" in err) == (2, True)
     code, _, err = ready("produce", "orders", "--time-field", "name", text=TEXT)
-    assert (code, "canary" in err.lower()) == (1, False)
+    assert (code, "name is personal, and a record's time is not sealed" in err) == (2, True)
+    again = json.dumps({"user_id": 9, "login": "eve-canary", "name": "eve-canary"})
+    code, _, err = ready("produce", "orders", "--key-field", "login", text=again)
+    assert (code, "the record's key is what its field name seals" in err, "canary" in err) == (1, True, False)
 
 
 def test_a_word_for_or_against_sealing(ready: Run) -> None:

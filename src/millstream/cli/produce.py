@@ -84,8 +84,7 @@ def command(
     quiet = not sys.stderr.isatty()
     with ExitStack() as stack:
         sealing = _sealing(stack, topic, seal, form)
-        if sealing and key_field in sealing.said.personal:
-            key_field = _key_of(sealing, key_field)
+        hidden = _hidden(sealing, key_field, time_field) if sealing else None
         log = stack.enter_context(opened(log_url, create=False))
         wanted = log.topic(topic)
         producer = stack.enter_context(_counted(Producer(log, topic, Buffer(capacity=50_000))))
@@ -96,9 +95,11 @@ def command(
             if not text:
                 continue
             try:
-                if sealing:
-                    text = sealing.line(text)
-                event = Event(text) if form == "text" else to_event(text, key_field, time_field)
+                if sealing and hidden:
+                    event = to_event(sealing.line(text), hidden, time_field)
+                else:
+                    event = Event(text) if form == "text" else to_event(text, key_field, time_field)
+                    event = sealing(event) if sealing else event
                 _check(wanted, event)
             except (ConfigError, BadEvent) as error:
                 if not skip_bad:
@@ -153,14 +154,20 @@ def _is_file(source: IO[bytes]) -> bool:
         return False
 
 
-def _key_of(sealing: TopicSeal, field: str) -> str:
+def _hidden(sealing: TopicSeal, key: str | None, time: str | None) -> str | None:
     """The field that a record's key is made of in place of a personal one."""
-    if field not in sealing.said.domains:
+    if time in sealing.said.personal:
         raise ConfigError(
-            f"--key-field: {field} is personal and has no pseudonym, so nothing of it can be a key",
-            hint=f'pseudonyms = ["{field}"] in [vault.topics.{sealing.said.topic}], or another field',
+            f"--time-field: {time} is personal, and a record's time is not sealed", hint="name another field"
         )
-    return f"{field}{SUFFIX}"
+    if key is None or key not in sealing.said.personal:
+        return None
+    if key not in sealing.said.domains:
+        raise ConfigError(
+            f"--key-field: {key} is personal and has no pseudonym, so nothing of it can be a key",
+            hint=f'pseudonyms = ["{key}"] in [vault.topics.{sealing.said.topic}], or another field',
+        )
+    return f"{key}{SUFFIX}"
 
 
 def _print(row: dict[str, object], as_json: bool) -> None:
