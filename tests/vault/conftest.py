@@ -10,7 +10,14 @@ from pathlib import Path
 import pytest
 
 from millstream import Vault
+from millstream.vault.master import Master
 from millstream.vault.topic import TopicSeal
+
+
+def new_master(path: Path) -> str:
+    """Make a file with a master key, and say where it is."""
+    Master(f"${{file:{path}}}").make()
+    return f"${{file:{path}}}"
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -144,20 +145,12 @@ def test_equal_values_have_other_tokens_and_equal_pseudonyms(vault: Vault, order
 
 
 @shared
-@given(st.lists(st.tuples(names, values), min_size=2, max_size=6))
+@given(st.lists(st.tuples(st.text("ab", max_size=2), values), min_size=2, max_size=6))
 def test_pseudonyms_are_equal_just_where_domain_and_value_are(vault: Vault, given_: list[tuple[str, Any]]) -> None:
     made = [vault.pseudonym(*each) for each in given_]
-    texts = [
-        (domain, repr(value) if not isinstance(value, dict) else repr(sorted(value.items())))
-        for domain, value in given_
-    ]
-    for (mine, text), (other, beside) in zip(
-        zip(made, texts, strict=True), [*zip(made[1:], texts[1:], strict=True)], strict=False
-    ):
-        if text == beside:
-            assert mine == other
-    flat = {(domain, value) for domain, value in given_ if isinstance(value, str)}
-    assert len({vault.pseudonym(*each) for each in flat}) == len(flat)
+    meant = [(domain, json.dumps(value, sort_keys=True)) for domain, value in given_]
+    for one, mine in zip(meant, made, strict=True):
+        assert [each == mine for each in made] == [each == one for each in meant]
 
 
 def test_pseudonyms_of_two_vaults_have_nothing_in_common(vault: Vault, master: str, tmp_path: Path) -> None:

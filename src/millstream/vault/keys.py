@@ -11,7 +11,8 @@ import hmac
 import secrets
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -106,6 +107,17 @@ class Keys:
         self._file.close()
         self._local = threading.local()
 
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Look once whether another process has deleted or rotated keys, for all that this thread does in the block."""
+        self._opened()
+        local, before = self._local, getattr(self._local, "looked", False)
+        local.looked = True
+        try:
+            yield
+        finally:
+            local.looked = before
+
     def of(self, subjects: Iterable[Subject]) -> dict[Subject, Key]:
         """The keys of subjects; made for those that have none, all of them in one transaction."""
         wanted = dict.fromkeys(subjects)
@@ -115,6 +127,8 @@ class Keys:
                 self._forget()
             elif self._read_or_make(known, missing):
                 break
+            else:
+                self._forget()
             known = self._opened()
         return {each: known.by_subject[each] for each in wanted}
 
@@ -214,6 +228,8 @@ class Keys:
     def _opened(self) -> _Open:
         """What this thread knows of the file, unless another connection has changed it since."""
         known: _Open | None = getattr(self._local, "known", None)
+        if known is not None and getattr(self._local, "looked", False):
+            return known
         with self._file.using():
             db = self._file.db
             seen = db, db.execute("PRAGMA data_version").fetchone()[0]  # a number that only this connection understands

@@ -94,8 +94,9 @@ class TopicSeal:
     def events(self, events: Iterable[Event]) -> list[Event]:
         """Events with their personal fields sealed."""
         given = [(event, None if event.value is None else self._read(event.value)) for event in events]
-        keys = self._vault.of(each for _, value in given if value is not None and (each := self._whose(value)))
-        return [event if value is None else self._sealed(event, value, keys) for event, value in given]
+        with self._vault.at_once():
+            keys = self._vault.of(each for _, value in given if value is not None and (each := self._whose(value)))
+            return [event if value is None else self._sealed(event, value, keys) for event, value in given]
 
     def value(self, value: Mapping[str, Any]) -> Value:
         """A record's fields with the personal ones sealed."""
@@ -126,6 +127,10 @@ class TopicSeal:
 
     def reveal(self, value: Mapping[str, Any], where: str = "") -> Value:
         """A record's fields, those that were sealed in readable form or ``erased``; SealBroken if a token does not belong there."""
+        with self._vault.at_once():
+            return self._revealed(value, where)
+
+    def _revealed(self, value: Mapping[str, Any], where: str) -> Value:
         shown, keys = dict(value), dict[str, bytes]()
         for field in self.said.personal:
             text = value.get(field)

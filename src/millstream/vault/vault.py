@@ -164,7 +164,8 @@ class Vault(Closing):
                 continue
             values, expected = table.column(at).to_pylist(), origins.get(field.name.lower())
             if any(map(is_token, values)):
-                shown = [self._text(each, expected, f"{where}, column {field.name}") for each in values]
+                with self._keys.at_once():
+                    shown = [self._text(each, expected, f"{where}, column {field.name}") for each in values]
                 table = table.set_column(at, field, pa.array(shown, field.type))
         return table
 
