@@ -8,6 +8,7 @@ import secrets
 import zipfile
 from collections import Counter
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ def order(number: int) -> Event:
 
 def customer(user: int) -> Event:
     value = {"id": user, "name": {"first": CANARIES[user], "last": "X"}, "city": "Oslo"}
-    return Event(json.dumps(value).encode(), key=b"%d" % user)
+    return Event(json.dumps(value).encode(), b"%d" % user, datetime(2025, 12, 31, tzinfo=UTC))  # there before any order
 
 
 def shop_of(folder: Path, *, sealed: bool) -> Pipeline:
