@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from millstream import Buffer, Event, Producer, Record, Vault, config, open_log
 from millstream.errors import BadEvent, ConfigError
+from millstream.testing import KafkaBroker
 from millstream.vault.seal import is_token
 from millstream.vault.topic import TopicSeal, declare
 
@@ -162,6 +164,22 @@ def test_a_producer_seals_before_it_buffers_or_spills(orders: TopicSeal, vault: 
     files = [each for each in tmp_path.iterdir() if each.is_file()]
     assert len(files) >= 4
     assert not any(CANARY.encode() in data for data in (spilled, *(each.read_bytes() for each in files)))
+
+
+def test_a_topic_on_kafka_is_sealed_alike(kafka: KafkaBroker, vault: Vault) -> None:
+    topic = f"orders-{secrets.token_hex(4)}"
+    seal = vault.sealing(topic, subject={"user": "user_id"}, personal=["email"])
+    with open_log(kafka.url) as log:
+        log.create_topic(topic)
+        with Producer(log, topic, seal=seal) as producer:
+            for user in range(20):
+                producer.send(Event(json.dumps({"user_id": user, "email": CANARY}).encode(), key=b"%d" % user))
+        records = log.read(topic, 0, 0, 20)
+    assert len(records) == 20
+    assert not any(CANARY.encode() in (each.value or b"") for each in records)
+    vault.shred(user=3)
+    shown = [json.loads(vault.reveal_record(each).value or b"")["email"] for each in records]
+    assert shown == [CANARY] * 3 + ["erased"] + [CANARY] * 16
 
 
 def test_a_record_of_another_topic_is_revealed_wherever_it_was_sealed(orders: TopicSeal, vault: Vault) -> None:
