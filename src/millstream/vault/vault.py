@@ -38,14 +38,17 @@ class Vault(Closing):
 
     >>> import base64, os
     >>> from tempfile import TemporaryDirectory
-    >>> os.environ["SHOP_MASTER"] = base64.b64encode(bytes(32)).decode()
+    >>> os.environ["SHOP_MASTER"] = base64.b64encode(os.urandom(32)).decode()
+    >>> os.environ["NEXT_MASTER"] = base64.b64encode(os.urandom(32)).decode()
     >>> with TemporaryDirectory() as folder, Vault(f"sqlite:{folder}/vault.db", master="${env:SHOP_MASTER}", create=True) as vault:
     ...     seal = vault.sealing("orders", subject={"user": "user_id"}, personal=["email"])
     ...     record = seal.value({"user_id": 7, "email": "ann@example.com"})
     ...     before = vault.reveal(record["email"])
     ...     gone = vault.shred(user=7)
     ...     before, gone, vault.reveal(record["email"])
+    ...     vault.rotate("${env:NEXT_MASTER}"), vault.status().keys, vault.status().shredded
     ('ann@example.com', 1, 'erased')
+    (0, 0, 1)
     """
 
     def __init__(self, keys: str, *, master: str | Hook, create: bool = False) -> None:
@@ -136,7 +139,10 @@ class Vault(Closing):
         return record._replace(value=msgspec.json.encode(shown)) if shown != value else record
 
     def reveal_row(
-        self, row: Mapping[str, Any], origins: Mapping[str, Collection[tuple[str, str]]], where: str
+        self,
+        row: Mapping[str, Any],
+        origins: Mapping[str, Collection[tuple[str, str]]] | None = None,
+        where: str = "row",
     ) -> dict[str, Any]:
         """A row of a view with its tokens revealed, as text.
 
@@ -144,12 +150,16 @@ class Vault(Closing):
         :param origins: where the tokens of a column, in lower case, may have been sealed; a column that is not named: anywhere
         :param where: what errors call the view
         """
+        known = origins or {}
         return {
-            name: self._text(each, origins.get(name.lower()), f"{where}, column {name}") for name, each in row.items()
+            name: self._text(each, known.get(name.lower()), f"{where}, column {name}") for name, each in row.items()
         }
 
     def reveal_table(
-        self, table: pyarrow.Table, origins: Mapping[str, Collection[tuple[str, str]]], where: str
+        self,
+        table: pyarrow.Table,
+        origins: Mapping[str, Collection[tuple[str, str]]] | None = None,
+        where: str = "table",
     ) -> pyarrow.Table:
         """An Arrow table with the tokens in its columns of text revealed, as text; what :meth:`reveal_row` does, for all rows.
 
@@ -162,7 +172,7 @@ class Vault(Closing):
         for at, field in enumerate(table.schema):
             if not (pa.types.is_string(field.type) or pa.types.is_large_string(field.type)):
                 continue
-            values, expected = table.column(at).to_pylist(), origins.get(field.name.lower())
+            values, expected = table.column(at).to_pylist(), (origins or {}).get(field.name.lower())
             if any(map(is_token, values)):
                 with self._keys.at_once():
                     shown = [self._text(each, expected, f"{where}, column {field.name}") for each in values]
