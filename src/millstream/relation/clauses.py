@@ -62,7 +62,7 @@ class Column:
     tag: ClassVar[str] = "Column"
     name: str
     type: str
-    sealed: bool = field(default=False, compare=False)
+    sealed: bool = field(default=False, compare=False, kw_only=True)
     """Whether its text is a token of a vault, so that nothing can be computed with it; the same data to a store and a checkpoint."""
 
     @property
