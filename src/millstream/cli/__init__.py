@@ -39,6 +39,7 @@ COMMANDS = {
     "search": "search",
     "sql": "sql",
     "topics": "topics",
+    "vault": "vault",
     "verify": "verify",
     "views": "views",
 }
