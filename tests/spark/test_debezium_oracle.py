@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -225,7 +226,7 @@ AVRO_SOURCE = {
 AVRO_ROW = st.fixed_dictionaries(
     {"id": st.none() | st.integers(-(2**63), 2**63 - 1)},
     optional={
-        "note": TEXT, "n": st.integers(-(2**31), 2**31 - 1), "x": st.floats(), "at": COLUMN["at"], "p": st.decimals(-999999999999, 999999999999, places=2),
+        "note": TEXT, "n": st.integers(-(2**31), 2**31 - 1), "x": st.floats(allow_nan=False, allow_infinity=False) | st.just(math.nan), "at": COLUMN["at"], "p": st.decimals(-999999999999, 999999999999, places=2),
         "doc": st.fixed_dictionaries({"a": st.none() | st.integers(-(2**63), 2**63 - 1), "b": st.none() | TEXT}),
     },
 )  # fmt: skip
@@ -242,7 +243,7 @@ def test_envelopes_in_avro_are_read_as_spark_reads_them_whatever_is_broken(
 
     @st.composite
     def records(draw: st.DrawFn) -> Pair:
-        op = draw(st.sampled_from(["c", "u", "r", "d", "d", "t", "x"]))
+        op = draw(st.sampled_from(["c", "c", "u", "u", "r", "d", "d", "t", "x"]))
         before, row = draw(st.none() | AVRO_ROW), None if op in "dt" else draw(AVRO_ROW)
         source = draw(st.sampled_from([{"lsn": 5}, {"file": "bin.000002", "pos": 7}, {}]))
         framed = value({"before": before, "after": row, "op": op, "source": source})
@@ -258,11 +259,11 @@ def test_envelopes_in_avro_are_read_as_spark_reads_them_whatever_is_broken(
     @given(st.lists(records(), min_size=20, max_size=60))
     def run(pairs: list[Pair]) -> None:
         found = compare(spark, plan, pairs)
-        totals[0] += found.decoded
+        totals[0] += found.decoded + found.judged
         totals[1] += len(pairs)
 
     try:
         run()
     finally:
         registry.close()
-    assert totals[0] > totals[1] / 4, "most that are whole are read without Spark"
+    assert totals[0] > totals[1] / 3, "most are read or judged without Spark"
