@@ -79,6 +79,20 @@ class TestDebezium(CaptureContract):
         yield source, position
         source.close()
 
+    def test_tables_have_a_key_and_the_columns_that_their_rows_have(self, database: Database) -> None:
+        """All but the rows, which are not read again."""
+        with self.begun(database) as (source, position):
+            database.run("INSERT INTO a VALUES (1, 2, 'x')")
+            a, b, _ = source.tables()
+            assert [
+                (each.name, each.key, [(column.name, column.type) for column in each.columns]) for each in (a, b)
+            ] == [
+                ("a", ("id",), [("id", "int"), ("v", "int"), ("t", "string")]),
+                ("b", ("id",), [("id", "int"), ("v", "int")]),
+            ]
+            (change,) = self.changes(database, source, position)
+            assert (change.table, change.op, change.before, change.after) == (a, "c", None, {"id": 1, "v": 2, "t": "x"})
+
     def test_changes_after_a_snapshot_fit_on_its_rows_while_others_write(self, database: Database) -> None:
         """Rows of a snapshot come as changes: the whole of it is in ``test_postgres.py``."""
         with self.begun(database) as (source, position):
