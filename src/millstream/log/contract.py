@@ -25,7 +25,9 @@ from typing import ClassVar, Literal, NamedTuple, TypeAlias
 from millstream.closing import Closing
 from millstream.errors import ConfigError
 from millstream.event import Event, Record, TopicPartition
+from millstream.log.ack import Ack as Ack
 from millstream.log.capabilities import Capabilities
+from millstream.log.conditional import Conditional
 
 Cleanup: TypeAlias = Literal["delete", "compact", "compact,delete"]
 Start: TypeAlias = Literal["earliest", "latest"] | int | datetime | Mapping[int, int]
@@ -50,6 +52,7 @@ class TopicSettings:
     :param compaction_lag: how long records are left alone
     :param max_record_bytes: how large a record may be
     :param archive: the folder for what expires
+    :param indexed: whether the records of one key are found at once (embedded log)
     :raises ConfigError: if one of them cannot be
 
     >>> TopicSettings(cleanup="compact").compacts
@@ -64,6 +67,8 @@ class TopicSettings:
     max_record_bytes: int = 1_000_000
     archive: str | None = None
     """A folder that takes what expires, as Parquet, before it is deleted (embedded log; beside the log if relative)."""
+    indexed: bool = False
+    """Whether the records of one key are found at once (embedded log); without it, each search for a key reads its partition."""
 
     def __post_init__(self) -> None:
         if self.cleanup not in ("delete", "compact", "compact,delete"):
@@ -102,18 +107,6 @@ class Bounds(NamedTuple):
 
     start: int
     end: int
-
-
-class Ack(NamedTuple):
-    """Where the events of one append stand, in the order they were given.
-
-    ``duplicate`` says that the batch was there already. Offsets are then those of the first time, or −1 each on an
-    engine that does not remember them (Kafka).
-    """
-
-    partitions: list[int]
-    offsets: list[int]
-    duplicate: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,6 +305,19 @@ class Log(Closing):
         has all of it or nothing. On Kafka a producer that appends to several topics at once does so in one process: the
         next one that asks for its :meth:`last_sequence` in any topic, or renumbers it, fences the others.
         """
+
+    @abstractmethod
+    def append_if(self, units: Sequence[Conditional]) -> list[dict[str, Ack] | None]:
+        """Append in one transaction those of ``units`` whose conditions hold when it begins, and give None for each other one.
+
+        No condition sees what another unit appends. NotSupported on Kafka.
+        """
+
+    @abstractmethod
+    def of_key(
+        self, topic: str, key: bytes, *, after: int = -1, limit: int | None = None, newest_first: bool = False
+    ) -> list[Record]:
+        """Give up to ``limit`` records of a ``key`` of ``topic`` with offsets ``after`` that one, in order or ``newest_first``; NotSupported on Kafka."""
 
     @abstractmethod
     def last_sequence(self, topic: str, producer: str) -> int | None:

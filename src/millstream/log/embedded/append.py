@@ -18,6 +18,7 @@ from millstream.errors import BadEvent
 from millstream.event import Event
 from millstream.failpoint import failpoint
 from millstream.log.checks import check_numbered, check_repeated
+from millstream.log.conditional import Conditional, joined, parted, topics_of
 from millstream.log.contract import Ack
 from millstream.log.embedded import sequence as sequences
 from millstream.log.embedded.batch import Batch
@@ -25,6 +26,7 @@ from millstream.log.embedded.clock import next_append
 from millstream.log.embedded.file import BLOCK, records_table
 from millstream.log.embedded.retention import Expiry
 from millstream.log.embedded.topic import TopicRow
+from millstream.log.partitioner import partition_of
 
 if TYPE_CHECKING:
     from millstream.log.embedded.engine import SqliteLog
@@ -64,16 +66,37 @@ class Appender:
                 if acks is None:
                     acks = self._insert(db, cuts, producer, sequence)
             if not any(ack.duplicate for ack in acks):
-                for row, batch in cuts:
-                    if batch.events:
-                        self._expiry.after_append(self._log, row, len(batch.events), self._before[row.id])
+                self._expire(cuts)
             return dict(zip(batches, acks, strict=True))
+
+    def append_if(self, units: Sequence[Conditional]) -> list[dict[str, Ack] | None]:
+        """Append the units whose conditions hold, as one batch a topic, cut before the lock is taken for the case that all do."""
+        rows = {topic: self._log.known(topic) for topic in topics_of(units)}
+        held = [True] * len(units)
+        while True:
+            cuts = [self._cut(rows[topic], events, None, own=False) for topic, events in joined(units, held).items()]
+            with self._log.store.write() as db:
+                rows = {topic: self._log.row(topic, db) for topic in rows}
+                now_held = [_holds(db, rows, unit) for unit in units]
+                if now_held != held or any(row != rows[row.topic.name] for row, _ in cuts):
+                    held = now_held  # what is cut anew is looked at anew
+                    if any(held):
+                        continue
+                    return [None] * len(units)
+                acks = self._insert(db, cuts, None, None)
+            self._expire(cuts)
+            return parted(units, held, {row.topic.name: ack for (row, _), ack in zip(cuts, acks, strict=True)})
 
     def append_within(self, db: Db, topic: str, events: Sequence[Event]) -> None:
         """Append records that move here as part of a transaction, however large: they were accepted once."""
         row = self._log.row(topic, db)
         taking = replace(row.topic, settings=replace(row.topic.settings, max_record_bytes=1 << 30))
         self._insert(db, [Cut(row, Batch(taking, events, next(self._spread), own=True))], None, None)
+
+    def _expire(self, cuts: Sequence[Cut]) -> None:
+        for row, batch in cuts:
+            if batch.events:
+                self._expiry.after_append(self._log, row, len(batch.events), self._before[row.id])
 
     def _cut(self, row: TopicRow, events: Sequence[Event], sequence: int | None, own: bool) -> Cut:
         while True:
@@ -116,6 +139,15 @@ class Appender:
             acks.append(ack)
             failpoint("log.append.in_transaction")
         return acks
+
+
+def _holds(db: Db, rows: Mapping[str, TopicRow], unit: Conditional) -> bool:
+    """Whether the last record of each key is the one that the unit expects."""
+    for (topic, key), offset in unit.last.items():
+        table = records_table(rows[topic].id, partition_of(key, rows[topic].topic.partitions))
+        if db.execute(f"SELECT max(offset) FROM {table} WHERE key = ?", (key,)).get != offset:
+            return False
+    return True
 
 
 def _insert_topic(db: Db, row: TopicRow, batch: Batch, partitions: Sequence[tuple[int, ...]], now: int) -> Ack:
