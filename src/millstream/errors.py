@@ -34,6 +34,10 @@ unless ``--debug``.
     │   ├── CaptureGap        the database cannot give what comes next: it has forgotten it, or is another one
     │   ├── CaptureFenced     another process captures under the same name
     │   └── TableChanged      a captured table is not what it was, so that somebody must decide
+    ├── SourcingError         aggregates: states that are folds of their events
+    │   ├── Conflict          others appended to the aggregate each time a command was decided
+    │   ├── KeyReused         an idempotency key that was another command's
+    │   └── Unreadable        a stored event that today's code does not read
     └── LogError              the event log
         ├── UnknownTopic
         ├── UnknownGroup
@@ -196,6 +200,22 @@ class CaptureFenced(CaptureError):
 
 class TableChanged(CaptureError):
     """A captured table has lost a column, or has another type or key; what comes next was not appended."""
+
+
+class SourcingError(MillstreamError):
+    """Something about an aggregate: its events, its commands, or its code."""
+
+
+class Conflict(SourcingError):
+    """Others appended to the aggregate each time the command was decided; nothing of it was appended."""
+
+
+class KeyReused(SourcingError):
+    """An idempotency key was used before, for a command to another aggregate or of another type; nothing was appended."""
+
+
+class Unreadable(SourcingError):
+    """A stored event does not fit what today's code expects; it was left as it is."""
 
 
 class LogError(MillstreamError):

@@ -1,0 +1,24 @@
+"""Event sourcing: states that are folds of their events, changed by commands; no Spark is needed for it."""
+
+from __future__ import annotations
+
+from millstream.sourcing.decider import Decider, Rejected
+from millstream.sourcing.deciding import Decided
+from millstream.sourcing.envelope import Happened
+from millstream.sourcing.load import Aggregate, Position
+from millstream.sourcing.past import Checked, Supposed
+from millstream.sourcing.store import EventStore, Request, StoreSettings
+
+__all__ = [
+    "Aggregate",
+    "Checked",
+    "Decided",
+    "Decider",
+    "EventStore",
+    "Happened",
+    "Position",
+    "Rejected",
+    "Request",
+    "StoreSettings",
+    "Supposed",
+]
