@@ -23,6 +23,7 @@ unless ``--debug``.
     │   └── NeedsSpark        a trial without Spark met what only Spark can compute
     ├── ViewError             where views are kept
     │   ├── UnknownView
+    │   ├── ViewBehind        a view that had not come to a position in time
     │   └── ViewStoreUnavailable  a file or database of views that cannot be opened or written
     │       └── ViewStoreFailed   the disk failed under it
     ├── SinkError             something about a place to which changes are sent
@@ -156,6 +157,10 @@ class ViewError(MillstreamError):
 
 class UnknownView(ViewError):
     """No view of that name."""
+
+
+class ViewBehind(ViewError):
+    """A view had not come to the position that was asked for within the time that was given; it is as it was."""
 
 
 class ViewStoreUnavailable(ViewError):

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pyarrow
 
     from millstream.store import StoreReader
+    from millstream.store.contract import Offsets
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +100,17 @@ class View:
         self.refuse_unkept()
         return open_reader(self.to)
 
-    def get(self, *key: Any) -> dict[str, Any] | None:
-        """Give the row of one key, its values in the order of ``key`` (directly over a stream: topic, partition, offset)."""
+    def get(self, *key: Any, at_least: Offsets | None = None, timeout: float = 10.0) -> dict[str, Any] | None:
+        """Give the row of one key, its values in the order of ``key`` (directly over a stream: topic, partition, offset).
+
+        With ``at_least``, a position such as that of a ``Decided`` or an append, wait until the pipeline has read so far, up to
+        ``timeout`` seconds: who has written reads what was written. Raises ViewBehind, with the lag, if it has not by then.
+        """
         with self._store() as store:
+            if at_least is not None:
+                from millstream.store.position import wait_for
+
+                wait_for(store, self.pipeline, at_least, timeout)
             return store.get(self.name, key)
 
     def to_arrow(self) -> pyarrow.Table:
