@@ -70,7 +70,7 @@ def test_a_rejected_command_and_one_without_events_append_nothing(bank: EventSto
     assert decided(bank.execute("bob", Deposit(0))) == Decided((), 0, {"accounts": {0: 0}})
     with open_log(address) as log:
         assert log.bounds("accounts")[0].end == 1
-        assert log.bounds("accounts.replies")[0].end == 0
+        assert log.bounds("accounts.keys")[0].end == 0
 
 
 def test_an_error_in_decide_reaches_its_caller_alone_and_appends_nothing(bank: EventStore[Account]) -> None:
@@ -144,11 +144,11 @@ def test_answers_are_forgotten_after_their_time(tmp_path: Path) -> None:
         store = EventStore(log, "accounts", ACCOUNT, StoreSettings(remember=timedelta(days=1)))
         store.execute("ann", Deposit(1), key="k")
         now[0] += 86_400_000 - 5000
-        log.maintain("accounts.replies")
+        log.maintain("accounts.keys")
         store.execute("ann", Deposit(1), key="k")
         assert store.state("ann").balance == 1
         now[0] += 10_000
-        log.maintain("accounts.replies")
+        log.maintain("accounts.keys")
         store.execute("ann", Deposit(1), key="k")
         assert store.state("ann").balance == 2
 
@@ -226,7 +226,7 @@ def test_topics_are_made_with_the_first_command_and_reading_makes_nothing(addres
         with open_log(address) as log:
             assert [(topic.name, topic.partitions) for topic in log.topics()] == [
                 ("accounts", 3),
-                ("accounts.replies", 3),
+                ("accounts.keys", 3),
                 ("accounts.snapshots", 3),
             ]
             assert all(bounds.end for bounds in log.bounds("accounts").values())

@@ -28,6 +28,7 @@ from millstream.event import Event, Record, TopicPartition
 from millstream.log.ack import Ack as Ack
 from millstream.log.capabilities import Capabilities
 from millstream.log.conditional import Conditional
+from millstream.log.queue_settings import QueueSettings as QueueSettings
 
 Cleanup: TypeAlias = Literal["delete", "compact", "compact,delete"]
 Start: TypeAlias = Literal["earliest", "latest"] | int | datetime | Mapping[int, int]
@@ -172,6 +173,25 @@ class Consumer(Closing):
         Raises GenerationFenced, and stores nothing, when this member has lost one of the partitions.
         """
 
+    @abstractmethod
+    def take_over(self, place: TopicPartition, topics: Sequence[str]) -> None:
+        """Before the first :meth:`append` for the partition ``place`` into ``topics``: see that what an earlier owner began is there, or never will be."""
+
+    @abstractmethod
+    def append(
+        self,
+        place: TopicPartition,
+        offset: int,
+        batches: Mapping[str, Sequence[Event]],
+        *,
+        ends: Mapping[TopicPartition, int],
+    ) -> dict[str, Ack]:
+        """Append the ``batches`` that follow from the records of an owned partition, ``place``, and commit the next ``offset`` to read of it, in one transaction.
+
+        GenerationFenced, with nothing of it there, when this member has lost the partition, or when a partition of ``ends``
+        ends elsewhere by now; Kafka looks at the owner alone, who is the only writer.
+        """
+
     @property
     @abstractmethod
     def assignment(self) -> frozenset[TopicPartition]:
@@ -203,31 +223,6 @@ class Worker(Closing):
     @abstractmethod
     def reject(self, deliveries: Iterable[Delivery], reason: str) -> None:
         """Move ``deliveries`` to the dead-letter topic now, with the ``reason`` in their headers."""
-
-
-@dataclass(frozen=True, slots=True)
-class QueueSettings:
-    """How a work queue treats its records.
-
-    :param visibility: how long a worker has a record for itself
-    :param max_deliveries: how often a record is tried
-    :param dead_letters: the topic for what failed too often
-    :raises ConfigError: if one of them is not above zero
-
-    >>> QueueSettings(max_deliveries=3).visibility.total_seconds()
-    30.0
-    """
-
-    visibility: timedelta = timedelta(seconds=30)
-    max_deliveries: int = 5
-    dead_letters: str | None = None
-    """The topic for what failed too often; ``TOPIC.dead`` unless named. Made when first needed."""
-
-    def __post_init__(self) -> None:
-        if self.max_deliveries < 1:
-            raise ConfigError(f"max_deliveries: found {self.max_deliveries}, expected at least 1")
-        if self.visibility <= timedelta(0):
-            raise ConfigError(f"visibility: found {self.visibility}, expected more than zero")
 
 
 class Log(Closing):

@@ -160,7 +160,7 @@ class Deciding(Generic[S]):
         why = Why(name, asked.key, asked.who)
         try:
             found = self._decider.decide(chain.state, asked.command)
-            outcome = found if isinstance(found, Rejected) else _events(found)
+            outcome = found if isinstance(found, Rejected) else events_of(found)
             state, packed = chain.state, []
             for number, event in enumerate(() if isinstance(outcome, Rejected) else outcome, chain.version + 1):
                 packed.append(self._coded.pack(chain.id, event, number, why))
@@ -288,6 +288,6 @@ def _append(log: Log, units: Sequence[Conditional | MillstreamError]) -> list[di
     return [next(answers) if isinstance(unit, Conditional) else unit for unit in units]
 
 
-def _events(found: Any) -> tuple[Any, ...]:
+def events_of(found: Any) -> tuple[Any, ...]:
     """What decide gave, as a tuple; one event may come alone."""
     return tuple(found) if isinstance(found, Iterable) else (found,)

@@ -66,3 +66,12 @@ def records_of(log: Log, topic: str, key: bytes, after: int = -1) -> Iterator[Re
         if len(page) < _PAGE:
             return
         after = page[-1].offset
+
+
+def records_in(log: Log, topic: str, partition: int) -> Iterator[Record]:
+    """Every record of a partition that is there now."""
+    bounds = log.bounds(topic)[partition]
+    offset = bounds.start
+    while offset < bounds.end and (page := log.read(topic, partition, offset, _PAGE)):
+        yield from (record for record in page if record.offset < bounds.end)
+        offset = page[-1].offset + 1

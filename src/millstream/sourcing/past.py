@@ -9,15 +9,13 @@ from typing import Any, Generic, TypeAlias
 import msgspec
 
 from millstream.errors import SourcingError, UnknownTopic, Unreadable
-from millstream.event import Record
 from millstream.log.contract import Log
 from millstream.sourcing.decider import Decider, S, types_of
 from millstream.sourcing.envelope import Coded, Happened, version_in
-from millstream.sourcing.load import records_of
+from millstream.sourcing.load import records_in, records_of
 from millstream.sourcing.snapshots import Snapshots
 
 Differences: TypeAlias = dict[str, tuple[Any, Any]]
-_PAGE = 10_000
 _TOLD = 100
 """Problems that a check tells; it counts them all."""
 
@@ -130,7 +128,7 @@ def _check_partition(
 ) -> None:
     states: dict[bytes, S] = {}
     versions: dict[bytes, int] = {}
-    for record in _all(log, topic, partition):
+    for record in records_in(log, topic, partition):
         checked.events += 1
         key, number = record.key or b"", version_in(record)
         where = f"{key.decode(errors='replace')}, version {number} (partition {partition}, offset {record.offset})"
@@ -160,18 +158,9 @@ def _kept(log: Log, snapshots: Snapshots[S], partition: int) -> dict[tuple[bytes
     """The states of the snapshots that today's code would use."""
     found: dict[tuple[bytes, int], list[S]] = {}
     try:
-        for record in _all(log, snapshots.topic, partition):
+        for record in records_in(log, snapshots.topic, partition):
             if (snapshot := snapshots.unpack(record)) is not None:
                 found.setdefault((record.key or b"", snapshot.version), []).append(snapshot.state)
     except UnknownTopic:
         pass
     return found
-
-
-def _all(log: Log, topic: str, partition: int) -> Iterator[Record]:
-    """Every record of a partition that is there now."""
-    bounds = log.bounds(topic)[partition]
-    offset = bounds.start
-    while offset < bounds.end and (page := log.read(topic, partition, offset, _PAGE)):
-        yield from (record for record in page if record.offset < bounds.end)
-        offset = page[-1].offset + 1

@@ -1,7 +1,7 @@
 """Aggregates in a log: commands are decided and their events appended; states are folds of events, now or at any time before.
 
 The events of all aggregates of a kind are in one topic under the aggregate's id, ``NAME``; answers to commands that had a key are in
-``NAME.replies``, snapshots in ``NAME.snapshots``. Events are the truth; the other two may go, and cost repeats or time.
+``NAME.keys``, snapshots in ``NAME.snapshots``. Events are the truth; the other two may go, and cost repeats or time.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class EventStore(Closing, Generic[S]):
             self._coded,
             self._loader,
             snapshots,
-            f"{name}.replies",
+            f"{name}.keys",
             every=every,
             retries=self.settings.retries,
             cached=self.settings.cached,
@@ -226,7 +226,7 @@ class EventStore(Closing, Generic[S]):
             partitions = settings.partitions
         wanted = {
             name: TopicSettings(indexed=True),
-            f"{name}.replies": TopicSettings(retention=settings.remember, indexed=True),
+            f"{name}.keys": TopicSettings(retention=settings.remember, indexed=True),
             f"{name}.snapshots": TopicSettings(cleanup="compact", max_record_bytes=16_000_000, indexed=True),
         }
         for each, how in wanted.items():

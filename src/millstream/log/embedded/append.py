@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -49,12 +49,18 @@ class Appender:
         self._before: dict[int, int] = {}  # topic → the time of the append before the last of ours
 
     def append_all(
-        self, batches: Mapping[str, Sequence[Event]], *, producer: str | None, sequence: int | None, own: bool
+        self,
+        batches: Mapping[str, Sequence[Event]],
+        *,
+        producer: str | None,
+        sequence: int | None,
+        own: bool,
+        within: Callable[[Db], None] | None = None,
     ) -> dict[str, Ack]:
-        """Append batches of several topics in one transaction, at one append time."""
+        """Append batches of several topics in one transaction, at one append time; ``within`` has its part in it, and may refuse."""
         check_numbered(producer, sequence)
         rows = [self._log.known(topic) for topic in batches]
-        if sequence is None and not any(batches.values()):
+        if sequence is None and not any(batches.values()) and within is None:
             return {topic: Ack([], []) for topic in batches}
         while True:
             cuts = [self._cut(row, batches[row.topic.name], sequence, own) for row in rows]
@@ -63,6 +69,8 @@ class Appender:
                 if acks is None and (changed := self._changed(db, cuts)):
                     rows = changed
                     continue
+                if within is not None:
+                    within(db)
                 if acks is None:
                     acks = self._insert(db, cuts, producer, sequence)
             if not any(ack.duplicate for ack in acks):

@@ -195,6 +195,10 @@ class SqliteLog(Log):
         """One transaction that first looks at the last offset of each key."""
         return self._appender.append_if(units)
 
+    def append_with(self, batches: Mapping[str, Sequence[Event]], within: Callable[[Db], None]) -> dict[str, Ack]:
+        """The same, with something else in the transaction."""
+        return self._appender.append_all(batches, producer=None, sequence=None, own=False, within=within)
+
     def append_within(self, db: Db, topic: str, events: Sequence[Event]) -> None:
         """Append records that move here as part of a transaction, however large: they were accepted once."""
         self._appender.append_within(db, topic, events)

@@ -210,7 +210,7 @@ class KafkaLog(Log):
         """Brokers know no conditions."""
         raise NotSupported(
             f"{self.url} cannot append {len(units)} units on conditions; the embedded log can",
-            hint="let the owner of the key's partition in a group decide alone: docs/sourcing.md",
+            hint="let the owner of the partition decide: a CommandLoop, docs/sourcing.md",
         )
 
     def of_key(
