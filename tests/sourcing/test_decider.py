@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache, partial, singledispatch
 from typing import Any
 
 import pytest
@@ -63,6 +65,52 @@ def test_the_digest_of_code_sees_what_it_names_and_not_where_it_stands(monkeypat
     assert changed != before
     monkeypatch.setitem(globals(), "helper", lambda n: n)
     assert digest_of_code(uses_helper) not in (before, changed)
+
+
+class Folding:
+    def __init__(self, by: int) -> None:
+        self.by = by
+
+    def __call__(self, state: int, event: Tight) -> int:
+        return state + event.n * self.by
+
+    def fold(self, state: int, event: Tight) -> int:
+        return helper(state)
+
+
+def dispatching(step: int) -> Callable[..., int]:
+    """A function that is chosen by the type of its argument."""
+
+    @singledispatch
+    def fold(event: Any) -> int:
+        return 0
+
+    def one(event: Tight) -> int:
+        return 1
+
+    def two(event: Tight) -> int:
+        return 2
+
+    fold.register(Tight)(one if step == 1 else two)
+    return fold
+
+
+def test_the_digest_looks_into_what_can_be_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: dict[str, list[Any]] = {
+        "partial": [partial(uses_helper, 1), partial(uses_helper, 2), partial(helper, 1)],
+        "object": [Folding(1), Folding(2)],
+        "method": [Folding(1).fold, Folding(1).__call__],
+        "dispatch": [dispatching(1), dispatching(2)],
+        "cache": [lru_cache(helper), lru_cache(uses_helper)],
+    }
+    for kind, things in made.items():
+        digests = [digest_of_code(each) for each in things]
+        assert digests == [digest_of_code(each) for each in things], kind
+        assert len(set(digests)) == len(things), kind
+    assert digest_of_code(dispatching(1)) == digest_of_code(dispatching(1))
+    before = digest_of_code(Folding(1).fold)
+    monkeypatch.setitem(globals(), "FACTOR", 9)
+    assert digest_of_code(Folding(1).fold) != before
 
 
 def test_the_digest_is_the_same_in_another_process() -> None:

@@ -10,7 +10,8 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import fields, is_dataclass
-from types import CodeType, FunctionType
+from functools import partial
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
 from typing import Any
 
 _GENERATED = ("__init__", "__repr__", "__eq__", "__hash__", "__setattr__", "__delattr__", "__replace__")
@@ -26,21 +27,29 @@ def digest_of_code(*things: Any) -> str:
 
 def _said(thing: Any, seen: set[int]) -> Iterator[str]:
     """Everything that a thing is made of, as text."""
-    thing = getattr(thing, "__wrapped__", thing)
-    if isinstance(thing, staticmethod | classmethod):
+    if isinstance(thing, staticmethod | classmethod | MethodType):
         thing = thing.__func__
     if isinstance(thing, property):
         thing = thing.fget
-    if hasattr(thing, "__func__"):
-        thing = thing.__func__
     if id(thing) in seen:
         return
-    if isinstance(thing, FunctionType):
+    if isinstance(thing, FunctionType | type | partial) or (
+        callable(thing) and not isinstance(thing, BuiltinFunctionType)
+    ):
         seen.add(id(thing))
+    if isinstance(thing, FunctionType):
         yield from _function(thing, seen)
     elif isinstance(thing, type):
-        seen.add(id(thing))
         yield from _class(thing, seen)
+    elif isinstance(thing, partial):
+        for each in (thing.func, *thing.args, *(part for pair in sorted(thing.keywords.items()) for part in pair)):
+            yield from _said(each, seen)
+    elif hasattr(thing, "__wrapped__"):
+        yield from _said(thing.__wrapped__, seen)
+    elif callable(thing) and not isinstance(thing, BuiltinFunctionType):
+        yield from _class(type(thing), seen)
+        for each in (part for pair in sorted(getattr(thing, "__dict__", {}).items()) for part in pair):
+            yield from _said(each, seen)
     else:
         yield _plain(thing)
 
@@ -48,6 +57,9 @@ def _said(thing: Any, seen: set[int]) -> Iterator[str]:
 def _function(function: FunctionType, seen: set[int]) -> Iterator[str]:
     yield from _code(function.__code__)
     yield repr((function.__defaults__, function.__kwdefaults__))
+    for kind, each in getattr(function, "registry", {}).items():  # of functools.singledispatch
+        yield kind.__qualname__
+        yield from _said(each, seen)
     for cell in function.__closure__ or ():
         yield from _said(cell.cell_contents, seen)
     for name in sorted(set(_names(function.__code__))):
