@@ -9,6 +9,7 @@ from millstream.sourcing.envelope import Happened
 from millstream.sourcing.load import Aggregate, Position
 from millstream.sourcing.loop import CommandLoop, LoopSettings
 from millstream.sourcing.past import Checked, Supposed
+from millstream.sourcing.reactor import Reactor, Send
 from millstream.sourcing.store import EventStore, Request, StoreSettings
 
 __all__ = [
@@ -22,9 +23,11 @@ __all__ = [
     "Happened",
     "LoopSettings",
     "Position",
+    "Reactor",
     "Rejected",
     "Reply",
     "Request",
+    "Send",
     "StoreSettings",
     "Supposed",
 ]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Generic, TypeAlias
 
-from millstream.event import Record, to_millis
+from millstream.event import Record, TopicPartition, to_millis
 from millstream.log.contract import Log
 from millstream.sourcing.decider import Decider, S
 from millstream.sourcing.envelope import Coded, version_in
@@ -75,3 +75,13 @@ def records_in(log: Log, topic: str, partition: int) -> Iterator[Record]:
     while offset < bounds.end and (page := log.read(topic, partition, offset, _PAGE)):
         yield from (record for record in page if record.offset < bounds.end)
         offset = page[-1].offset + 1
+
+
+def is_read(log: Log, group: str, topic: str) -> bool:
+    """Whether a group has read a topic to its end, of whichever member's partitions."""
+    offsets = next((each.offsets for each in log.groups() if each.name == group), {})
+    return all(
+        bounds.start == bounds.end
+        or not log.read(topic, number, offsets.get(TopicPartition(topic, number), bounds.start), 1)
+        for number, bounds in log.bounds(topic).items()
+    )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Generic
@@ -26,7 +26,7 @@ from millstream.sourcing.commands import CommandCodec, Reply, prepare, unpack_re
 from millstream.sourcing.decider import Decider, Rejected, S
 from millstream.sourcing.deciding import events_of
 from millstream.sourcing.envelope import COMMAND, KEY, WHO, Coded, Why, version_in
-from millstream.sourcing.load import records_in
+from millstream.sourcing.load import is_read, records_in
 
 _TOGETHER = 1000
 _log = logging.getLogger("millstream")
@@ -39,6 +39,7 @@ class LoopSettings:
     :param partitions: how many partitions its topics get, where they are made
     :param remember: how long commands, replies and keys are kept
     :param lease: after how long a loop that says nothing is taken for dead
+    :param clock: what says the time of timeouts, in milliseconds; that of the log or the machine by default
 
     >>> LoopSettings(partitions=4).lease.total_seconds()
     10.0
@@ -47,6 +48,7 @@ class LoopSettings:
     partitions: int = 1
     remember: timedelta = timedelta(days=7)
     lease: timedelta = timedelta(seconds=10)
+    clock: Callable[[], int] | None = None
 
 
 @dataclass(slots=True)
@@ -131,18 +133,8 @@ class CommandLoop(Closing, Generic[S]):
                     known[number] = self._loaded(number)
                 self._answer(consumer, place, known[number], some)
                 yield len(some)
-            if once and not records and self._is_done(consumer.group):
+            if once and not records and is_read(self._log, consumer.group, f"{self.name}.commands"):
                 return
-
-    def _is_done(self, group: str) -> bool:
-        """Whether the group has read every command, of whichever member's partitions."""
-        topic = f"{self.name}.commands"
-        offsets = next((each.offsets for each in self._log.groups() if each.name == group), {})
-        return all(
-            bounds.start == bounds.end
-            or not self._log.read(topic, number, offsets.get(TopicPartition(topic, number), bounds.start), 1)
-            for number, bounds in self._log.bounds(topic).items()
-        )
 
     def _loaded(self, number: int) -> _Partition[S]:
         """The fold of a partition's events, and the replies that are remembered."""
