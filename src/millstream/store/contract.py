@@ -40,7 +40,7 @@ REJECTS = pa.schema(
 )
 """The columns of :attr:`Batch.rejects`: records that were not admitted, and why."""
 
-COUNTED = ("records", "admitted", "late", "duplicate", "future", "malformed", "wild", "heartbeats")
+COUNTED = ("records", "admitted", "late", "duplicate", "future", "malformed", "erased", "wild", "heartbeats")
 COUNTS = pa.schema(
     [("topic", pa.string()), ("partition", pa.int32()), *((name, pa.int64()) for name in COUNTED), ("watermark", TIME)]
 )
