@@ -34,6 +34,8 @@ unless ``--debug``.
     │   ├── CaptureGap        the database cannot give what comes next: it has forgotten it, or is another one
     │   ├── CaptureFenced     another process captures under the same name
     │   └── TableChanged      a captured table is not what it was, so that somebody must decide
+    ├── EraseError            forgetting somebody: the register of requests, the audit log
+    │   └── AlreadyErasing    another process is at it
     └── LogError              the event log
         ├── UnknownTopic
         ├── UnknownGroup
@@ -196,6 +198,14 @@ class CaptureFenced(CaptureError):
 
 class TableChanged(CaptureError):
     """A captured table has lost a column, or has another type or key; what comes next was not appended."""
+
+
+class EraseError(MillstreamError):
+    """Somebody cannot be forgotten: something about the register of requests, or about the audit log."""
+
+
+class AlreadyErasing(EraseError):
+    """Another process erases or takes a request."""
 
 
 class LogError(MillstreamError):

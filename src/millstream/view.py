@@ -97,7 +97,7 @@ class View:
         from millstream.store import open_reader
 
         self.refuse_unkept()
-        return open_reader(self.to)
+        return open_reader(self.to, hides=True)
 
     def get(self, *key: Any) -> dict[str, Any] | None:
         """Give the row of one key, its values in the order of ``key`` (directly over a stream: topic, partition, offset)."""

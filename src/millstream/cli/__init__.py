@@ -27,6 +27,7 @@ COMMANDS = {
     "completion": "completion",
     "consume": "consume",
     "doctor": "doctor",
+    "erase": "erase",
     "explain": "explain",
     "files": "files",
     "groups": "groups",

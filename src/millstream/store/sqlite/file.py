@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -118,11 +118,12 @@ class ViewFile(Database):
         super().__init__(path, VIEW_FILE, create=create)
 
     @contextmanager
-    def read_only(self) -> Iterator[Db]:
+    def read_only(self, prepare: Callable[[Db], None] = lambda _: None) -> Iterator[Db]:
         """A connection of its own on which only reading is possible, for statements that are not ours."""
         with self.using():
             db = self.connect()
             try:
+                prepare(db)
                 db.execute("PRAGMA query_only=ON")
                 db.authorizer = _reads_only
                 yield db
