@@ -24,14 +24,14 @@ from millstream.log.embedded.engine import SqliteLog
 from millstream.store import Batch, Target, open_reader, open_writer
 from millstream.store.contract import REJECTS, WEIGHT, Hidden
 
-FILE = '''
+FILE = """
 from millstream import Pipeline
 
 shop = Pipeline("shop", log="sqlite:{folder}/log.db", to="{to}")
 orders = shop.stream("orders", "user_id long, email string, amount double", subject={{"user": "user_id"}}, personal=["email"])
 shop.view("by_user", orders.group_by("user_id AS who").agg(n="count(*)"))
 shop.view("total", orders.group_by().agg(n="count(*)"))
-'''
+"""
 ANN = Subject("user", "7")
 
 
@@ -43,7 +43,9 @@ def fill(pipeline: Pipeline) -> None:
         empty = {name: pl.DataFrame(schema=each).to_arrow() for name, each in types.items()}
         targets = [Target("by_user", empty["by_user"].schema, ("who",)), Target("total", empty["total"].schema)]
         writer.prepare("shop", "f", targets)
-        users = pl.DataFrame({"who": [7, 8, None], "n": [2, 1, 5], WEIGHT: [1, 1, 1]}, schema_overrides={"who": pl.Int64})
+        users = pl.DataFrame(
+            {"who": [7, 8, None], "n": [2, 1, 5], WEIGHT: [1, 1, 1]}, schema_overrides={"who": pl.Int64}
+        )
         letters = [
             {"topic": "orders", "partition": 0, "offset": n, "time": None, "append_time": None, "reason": "malformed", "detail": detail}
             for n, detail in enumerate(("not JSON: 7, a@b.org", "not JSON: x"))
@@ -179,7 +181,9 @@ def test_what_cannot_be_meant_is_refused(tmp_path: Path) -> None:
 
 def test_columns_are_followed_through_joins_groups_and_new_names() -> None:
     pipeline = Pipeline("p")
-    orders = pipeline.stream("orders", "user_id long, amount double, at timestamp", time="at", subject={"user": "user_id"})
+    orders = pipeline.stream(
+        "orders", "user_id long, amount double, at timestamp", time="at", subject={"user": "user_id"}
+    )
     users = pipeline.table("users", "id long, name string", key="id", subject={"user": "id"})
     joined = orders.join(users, "user_id = id", as_of="at")
     assert subject_columns(joined.node) == {"user_id": "user", "id": "user"}
