@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import apsw
+import pyarrow as pa
 
 from millstream.database import Database, Db
 from millstream.erase.form import Subject, TopicForm, shows
@@ -19,6 +20,7 @@ from millstream.erase.pseudonym import Pseudonyms
 from millstream.errors import LogUnavailable
 from millstream.event import Headers
 from millstream.failpoint import failpoint
+from millstream.log.archive import Archive
 from millstream.log.embedded.batch import dump_headers
 from millstream.log.embedded.engine import SqliteLog
 from millstream.log.embedded.file import partition_bounds, records_table
@@ -119,6 +121,26 @@ def _blank(db: Db, table: str, topic_id: int, partition: int, place: str, offset
     grown = sum(len(each or b"") for each in now) - sum(len(each or b"") for each in found)
     db.execute("UPDATE partition SET bytes = bytes + ? WHERE topic = ? AND partition = ?", (grown, topic_id, partition))
     return 1
+
+
+def blank_archive(archive: Archive, partition: int, eraser: Eraser) -> int:
+    """Blank what is the subjects' in the archived records of a partition; give the number of records."""
+    blanked = 0
+
+    def change(batch: pa.RecordBatch) -> pa.RecordBatch | None:
+        nonlocal blanked
+        rows, found = batch.to_pylist(), 0
+        for row in rows:
+            left = eraser.of(row["key"], row["value"], f"{eraser.form.topic}/{partition}/{row['offset']}")
+            if left is not None:
+                headers = [{"key": name, "value": value} for name, value in left.headers]
+                row |= {"key": left.key, "value": left.value, "headers": headers or None}
+                found += 1
+        blanked += found
+        return pa.RecordBatch.from_pylist(rows, batch.schema) if found else None
+
+    archive.rewrite(partition, change)
+    return blanked
 
 
 def _looked_for(eraser: Eraser) -> tuple[str, list[bytes]]:

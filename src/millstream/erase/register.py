@@ -180,7 +180,9 @@ class Register:
 def _requests(db: Db, where: str, given: tuple[str, ...]) -> list[Request]:
     columns = "id, kind, name, digest, mode, asked, done, outcome"
     rows = db.execute(f"SELECT {columns} FROM request WHERE {where} ORDER BY number", given).fetchall()
-    return [Request(each, kind, None if name is None else Subject(kind, name), *rest) for each, kind, name, *rest in rows]
+    return [
+        Request(each, kind, None if name is None else Subject(kind, name), *rest) for each, kind, name, *rest in rows
+    ]
 
 
 def _now() -> str:
