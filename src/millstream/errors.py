@@ -35,7 +35,8 @@ unless ``--debug``.
     │   ├── CaptureFenced     another process captures under the same name
     │   └── TableChanged      a captured table is not what it was, so that somebody must decide
     ├── EraseError            forgetting somebody: the register of requests, the audit log
-    │   └── AlreadyErasing    another process is at it
+    │   ├── AlreadyErasing    another process is at it
+    │   └── StillThere        somebody was found in a place after an erasure
     └── LogError              the event log
         ├── UnknownTopic
         ├── UnknownGroup
@@ -206,6 +207,10 @@ class EraseError(MillstreamError):
 
 class AlreadyErasing(EraseError):
     """Another process erases or takes a request."""
+
+
+class StillThere(EraseError):
+    """Somebody was found in a place after an erasure; the request waits on."""
 
 
 class LogError(MillstreamError):

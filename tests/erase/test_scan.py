@@ -138,3 +138,11 @@ def test_archived_records_are_blanked_under_the_names_of_their_files(tmp_path: P
             assert after.column(name).equals(before[0].column(name))
         assert json.loads(after.column("value")[0].as_py()) == {"millstream.erased": True, "at": "2026-01-01T12:00:01Z"}
         assert scan_file(piece.path, Needles.of(["ann@example.org"])).count == 0
+
+
+def test_a_large_file_that_is_compressed_is_decoded_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scan, "_PIECE", 16)
+    (tmp_path / "1.changelog").write_bytes(lz4(b"ann.canary@ary@example.org " + MAIL.encode()))
+    assert scan_file(tmp_path / "1.changelog", NEEDLES).count == 1

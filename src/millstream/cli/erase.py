@@ -5,15 +5,27 @@ from __future__ import annotations
 from typing import Any
 
 import click
+import msgspec
 
-from millstream.cli.output import json_option, log_option, opened_pipeline, settings, show, stderr, to_json
+from millstream.cli.logs import logging_options
+from millstream.cli.output import (
+    json_option,
+    log_option,
+    opened_pipeline,
+    quiet_spark,
+    settings,
+    show,
+    spark_options,
+    stderr,
+    to_json,
+)
 
 _files = click.argument("files", metavar="FILE...", nargs=-1, required=True)
 
 
 @click.group("erase")
 def command() -> None:
-    """Forget somebody: hide what is known of a subject.
+    """Forget somebody: hide what is known of a subject at once, then erase it.
 
     Sources say whose their records are: subject={"user": "user_id"}, personal=["email"].
     """
@@ -33,7 +45,7 @@ def request(files: tuple[str, ...], who: str, records: bool, log_url: str | None
     """Take a request to forget somebody, and hide at once what views and `consume` show of them.
 
     FILEs are the pipelines over the log. A row is hidden if a column of it is one by which a source tells the subject, passed on as it is. Views that may
-    show something else of them are named. Nothing is removed yet.
+    show something else of them are named. Nothing is removed before `millstream erase run`.
 
     \b
     Examples:
@@ -41,10 +53,10 @@ def request(files: tuple[str, ...], who: str, records: bool, log_url: str | None
       millstream erase request shop.py audit.sql --subject user=123 --fields --json
     """
     from millstream.erase.request import request as take
-    from millstream.erase.request import subject_of
+    from millstream.erase.request import sources_outside, subject_of
 
     pipelines = [opened_pipeline(file, log_url) for file in files]
-    taken = take(pipelines, subject_of(who), "records" if records else "fields")
+    taken = take(pipelines, subject_of(who), "records" if records else "fields", sources_outside(settings().erase))
     facts = {
         "request": taken.request.id, "kind": taken.request.kind, "mode": taken.request.mode, "topics": taken.topics,
         "hidden": taken.hidden, "may_show": taken.shown, "audit": taken.head,
@@ -58,6 +70,68 @@ def request(files: tuple[str, ...], who: str, records: bool, log_url: str | None
     if taken.shown:
         told.print(f"may still show something: {', '.join(taken.shown)}", soft_wrap=True)
     told.print(f"the audit log's last hash is {taken.head}", soft_wrap=True)
+
+
+@command.command("run")
+@_files
+@click.option("--dry-run", is_flag=True, help="Look where they are, and change nothing.")
+@spark_options
+@logging_options
+@log_option
+@json_option
+def run(
+    files: tuple[str, ...],
+    dry_run: bool,
+    master: str | None,
+    conf: tuple[str, ...],
+    log_url: str | None,
+    as_json: bool,
+) -> None:
+    """Erase everybody who waits: blank their records, compute views anew, remove what was before, and look once more.
+
+    FILEs are all pipelines that read the topics; none of them may run. Views can be read until new ones take their place. One that was killed goes on
+    where it was when it is called again. It ends with a certificate, as JSON and as a page, beside the log: what was removed, in how many places they were
+    found before and after, and what could not be looked into.
+
+    \b
+    Examples:
+      millstream erase run shop.py --dry-run
+      millstream erase run shop.py audit.sql --json
+    """
+    from millstream.erase.request import sources_outside
+    from millstream.erase.run import erase
+
+    pipelines = [opened_pipeline(file, log_url, master=master, conf=conf) for file in files]
+
+    def tell(what: str) -> None:
+        stderr().print(what, soft_wrap=True)
+
+    with quiet_spark(pipelines[0]):
+        done = erase(
+            pipelines,
+            topics=sources_outside(settings().erase),
+            dry_run=dry_run,
+            tell=(lambda _: None) if as_json else tell,
+        )
+    found = done.certificate
+    if as_json:
+        outcome = {"certificate": msgspec.to_builtins(found), "path": str(done.path or ""), "audit": done.head}
+        click.echo(to_json({**outcome, "before": found.places_before, "after": found.places_after}))
+        return
+    rows = [
+        {"place": each.place, "before": each.before, "after": each.after}
+        for each in found.looked
+        if each.before or each.after
+    ]
+    columns = (
+        {"place": "PLACE", "before": "FOUND"} if dry_run else {"place": "PLACE", "before": "BEFORE", "after": "AFTER"}
+    )
+    show(rows, columns, as_json=False, empty="found nowhere")
+    for odd in found.odd:
+        tell(f"not decoded: {odd.place}: {odd.why}{'' if odd.there else '; it is removed'}")
+    if done.path is not None:
+        tell(f"{found.summary}; the certificate is {done.path}")
+        tell(f"the audit log's last hash is {done.head}")
 
 
 @command.command("status")

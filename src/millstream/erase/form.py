@@ -127,6 +127,11 @@ class TopicForm:
         values = {each: pseudonyms.value_of(each.kind, each.name, self.subjects[each.kind][1]) for each in owners}
         return self._key_with(key, values), value if value is None else self._changed(value, values)
 
+    def personal_texts(self, value: bytes | None) -> set[str]:
+        """What stands in the personal columns of a record, as text."""
+        found = (_text(row[name]) for row in self._rows(value) or () for name in self.personal if name in row)
+        return {text for text in found if text is not None}
+
     # values
 
     def _rows(self, value: bytes | None) -> list[Mapping[str, Any]] | None:

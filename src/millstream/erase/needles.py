@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 _SHORTEST, _FEWEST_DIGITS = 4, 7
 
@@ -26,7 +27,7 @@ class Needles:
         """Those of the texts that mean somebody; ``others`` are texts that others have."""
         return cls(tuple(sorted(each for each in set(texts) if tells(each) and each not in others)))
 
-    @property
+    @cached_property
     def pattern(self) -> re.Pattern[bytes] | None:
         """What finds any of them in bytes, whatever their encoding; None if there are none."""
         forms = sorted({form for text in self.texts for form in _forms(text)}, key=len, reverse=True)

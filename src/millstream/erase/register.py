@@ -30,6 +30,7 @@ CREATE TABLE request (
     number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, kind TEXT NOT NULL, name TEXT, digest TEXT NOT NULL, mode TEXT NOT NULL,
     asked TEXT NOT NULL, done TEXT, outcome TEXT NOT NULL
 ) STRICT;
+CREATE TABLE step (name TEXT PRIMARY KEY, value BLOB NOT NULL) STRICT, WITHOUT ROWID;
 CREATE TABLE rule (topic TEXT NOT NULL, source TEXT NOT NULL, PRIMARY KEY (topic, source)) STRICT, WITHOUT ROWID;
 """
 _BROKEN = Words(EraseError, "{where}: {why}; nothing was changed", "restore the file from a backup")
@@ -153,14 +154,32 @@ class Register:
         raise ConfigError(f"no request {request} in {self.path}", hint="`millstream erase status` lists them")
 
     def settle(self, requests: Sequence[Request], outcome: str) -> None:
-        """Say what has become of requests, and forget their names, bytes and all."""
+        """Say what has become of requests, and forget their names, bytes and all, and the steps that led there."""
         with self._file.write() as db:
             db.execute("PRAGMA secure_delete=ON").fetchall()
+            if outcome == "erased":
+                db.execute("DELETE FROM step")
             for each in requests:
                 db.execute(
                     "UPDATE request SET name = NULL, done = ?, outcome = ? WHERE id = ?", (_now(), outcome, each.id)
                 )
         compacted_file(self._file, "register")
+
+    def step(self, name: str) -> bytes | None:
+        """What a run that has not ended has kept under a name."""
+        with self._file.read() as db:
+            found: bytes | None = db.execute("SELECT value FROM step WHERE name = ?", (name,)).get
+            return found
+
+    def take_step(self, name: str, value: bytes = b"") -> None:
+        """Keep something for a run that goes on later, should this one not end."""
+        with self._file.write() as db:
+            db.execute("INSERT OR REPLACE INTO step VALUES (?, ?)", (name, value))
+
+    def begin_again(self) -> None:
+        """Forget which steps were done, but for what the run began with."""
+        with self._file.write() as db:
+            db.execute("DELETE FROM step WHERE name <> 'begun'")
 
     def learn(self, rules: dict[str, list[Rule]]) -> None:
         """Remember how to tell whose the records of topics are."""

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from millstream.address import parse_log
+from millstream.config import ErasedTopic
 from millstream.erase import audit
 from millstream.erase.audit import Said
 from millstream.erase.blank import Mode, Wish
 from millstream.erase.form import Subject, TopicForm, forms_of
 from millstream.erase.register import Register, Request, Rule
 from millstream.erase.trace import subject_columns
-from millstream.errors import ConfigError, NotSupported
+from millstream.errors import ConfigError, EraseError, NotSupported
 from millstream.log import Log, open_log
 from millstream.pipeline import Pipeline
 from millstream.relation.clauses import Column, Personal
@@ -53,6 +54,22 @@ def sources_in(pipelines: Iterable[Pipeline]) -> list[Source]:
     return [source_of(each.node) for p in pipelines for each in (*p.streams.values(), *p.tables.values())]
 
 
+def sources_outside(topics: Mapping[str, ErasedTopic]) -> list[Source]:
+    """The definitions of topics that no pipeline reads, as the settings have them."""
+    made = Pipeline("settings")
+    for number, (topic, said) in enumerate(topics.items()):
+        made.stream(
+            f"topic_{number}",
+            said.schema,
+            topic=topic,
+            key=said.key,
+            codec=said.codec,
+            subject=said.subject,
+            personal=said.personal,
+        )
+    return sources_in([made])
+
+
 def subject_of(text: str) -> Subject:
     """``user=123``."""
     kind, equals, name = text.partition("=")
@@ -61,18 +78,23 @@ def subject_of(text: str) -> Subject:
     return Subject(kind, name)
 
 
-def request(pipelines: Sequence[Pipeline], subject: Subject, mode: Mode = "records") -> Taken:
-    """Take a request about somebody, and hide what views show of them; it is erased later, with all others that wait."""
+def request(
+    pipelines: Sequence[Pipeline], subject: Subject, mode: Mode = "records", topics: Sequence[Source] = ()
+) -> Taken:
+    """Take a request about somebody, and hide what views show of them; it is erased later, with all others that wait.
+
+    ``topics`` define topics that no pipeline reads.
+    """
     log = common_log(pipelines)
-    path, forms = register_of(log), forms_of(sources_in(pipelines))
-    topics = topics_of(forms, subject)
+    path, forms = register_of(log), forms_of([*sources_in(pipelines), *topics])
+    known = topics_of(forms, subject)
     with open_log(log, create=False) as opened, Register(path) as register, register.alone():
         audit.check(opened)
         taken = register.add(Wish(subject, mode))
         register.learn({topic: [_rule(each) for each in form.sources] for topic, form in forms.items()})
         hidden, shown = _hide(pipelines, subject, taken.id)
         head = audit.enter(opened, [Said("requested", taken.id, subject.kind, taken.digest, mode)])
-    return Taken(taken, tuple(sorted(topics)), tuple(hidden), tuple(shown), head)
+    return Taken(taken, tuple(sorted(known)), tuple(hidden), tuple(shown), head)
 
 
 def withdraw(pipelines: Sequence[Pipeline], request_id: str) -> Request:
@@ -80,6 +102,11 @@ def withdraw(pipelines: Sequence[Pipeline], request_id: str) -> Request:
     log = common_log(pipelines)
     with open_log(log, create=False) as opened, Register(register_of(log), create=False) as register, register.alone():
         found = register.find(request_id)
+        if register.step("begun") is not None:
+            raise EraseError(
+                "an erasure was begun and has not ended, so nothing is withdrawn",
+                hint="`millstream erase run FILE…` goes on with it",
+            )
         for address in stores_of(pipelines):
             with open_writer(address) as writer:
                 writer.unhide([found.id])

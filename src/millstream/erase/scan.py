@@ -79,9 +79,10 @@ def scan_file(path: Path, needles: Needles) -> Found:
     if path.suffix == ".zip":
         return _scan_zip(path, needles)
     try:
-        data = path.read_bytes() if path.stat().st_size <= _PIECE else b""
-        if data[:8] == _LZ4 or data[:4] == _ZSTD:
-            return Found(str(path), needles.count(unpacked(data)))
+        with path.open("rb") as file:
+            head = file.read(len(_LZ4))
+        if head == _LZ4 or head.startswith(_ZSTD):
+            return Found(str(path), needles.count(unpacked(path.read_bytes())))
     except (ValueError, struct.error, pa.ArrowException) as error:
         return Found(str(path), 0, f"not decompressed: {error}")
     except OSError:
