@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from random import Random
 from typing import Any
 
@@ -111,6 +113,25 @@ def test_matches_are_those_of_all_rows_so_far(deletes: bool, lateness: int, seed
 @some
 def test_final_matches_are_told_as_soon_as_they_are_certain(deletes: bool, lateness: int, seed: int) -> None:
     check(Random(seed), lateness=lateness, deletes=deletes, final=True)
+
+
+@contextmanager
+def short_runs() -> Iterator[None]:
+    """Rows that leave a search where it is are looked at together from the second on."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, rows in {"_STILL": 1, "_RUN": 2, "_RUN_MOST": 3}.items():
+            patch.setattr(deterministic, name, rows)
+        yield
+
+
+@pytest.mark.parametrize("final", [False, True], ids=["changes", "final"])
+@seeds
+@some
+def test_rows_are_looked_at_together_as_one_by_one(final: bool, seed: int) -> None:
+    chance = Random(seed)
+    meant = random_search.search(chance, level=1, near=False, within=None, shown=chance.choice(SHOWN))
+    with short_runs():
+        check(chance, meant=meant, lateness=45 * SECOND, deletes=True, final=final)
 
 
 @pytest.mark.parametrize("deletes", [False, True], ids=["inserts", "deletes"])

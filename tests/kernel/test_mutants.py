@@ -81,7 +81,7 @@ class Mutant:
     old: str
     new: str
     check: Callable[[Random], None]
-    raises: type[Exception] = AssertionError
+    raises: type[Exception] | tuple[type[Exception], ...] = AssertionError
     seed: int = 0
     """Where to begin: examples before it are known not to show the bug."""
 

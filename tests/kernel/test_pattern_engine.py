@@ -17,6 +17,7 @@ import pytest
 from millstream.errors import PipelineError
 from millstream.kernel.operators.match import schema_of
 from millstream.kernel.pattern import conditions as conditions_module
+from millstream.kernel.pattern import deterministic
 from millstream.kernel.pattern.closures import Compute, Unsure, closure
 from millstream.kernel.pattern.formulas import Part, computable
 from millstream.kernel.state.store import FOREVER, NEVER
@@ -369,3 +370,66 @@ def test_a_condition_row_by_row_is_what_it_is_as_a_column(sql: str) -> None:
                 found.append("unsure")
         # Nothing by zero is nothing to Spark; as a column nobody is sure of it.
         assert found[0] == found[1] or ("/" in sql and found == [None, "unsure"]), (sql, current)
+
+
+FIRST = Navigation("first", (), "i")
+NUMBER, OTHER = Navigation("last", (), "f"), Navigation("first", (), "f")
+COMPARED = {
+    "whole numbers": (when("B", "x >= s - 1", s=FIRST), when("C", "x < s - 1", s=FIRST)),
+    "turned around": (when("B", "s <= x", s=FIRST), when("C", "s > x + 2", s=FIRST)),
+    "with neighbours": (when("B", "p >= s", p=Navigation("last", (), "i", away=-1), s=Navigation("first", (), "i", away=1)),),
+    "a row condition besides": (when("B", "x <> 2 AND x >= s", s=FIRST),),
+    "times": (when("B", "t < s + INTERVAL 40 SECONDS", t=Navigation("last", (), "at"), s=Navigation("first", (), "at")),),
+    "doubles": (when("B", "f >= s", f=NUMBER, s=OTHER), when("C", "f < s", f=NUMBER, s=OTHER)),
+    "of two kinds": (when("B", "f >= s", f=NUMBER, s=FIRST),),
+    "text": (when("B", "t = s", t=Navigation("last", (), "s"), s=Navigation("first", (), "s")),),
+    "more than a comparison": (when("B", "x >= s OR x = 0", s=FIRST),),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("nan", [False, True], ids=["numbers", "NaN too"])
+@pytest.mark.parametrize("name", COMPARED)
+def test_what_is_compared_with_the_first_row_is_the_same_for_many_rows_at_once(
+    name: str, nan: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chance = Random(name)
+    rows = [(making(chance, at * SECOND) | {"k": 1}, 1) for at in range(300)]
+    for each, _ in rows:
+        each["f"] = each["f"] if nan or each["f"] == each["f"] else 7.0
+    searches = [
+        search(A, Repeated(B, 0, None), *end, conditions=COMPARED[name], skip=Skip("next_row"), within=within)
+        for end in ((), (C,))
+        for within in (None, 100 * SECOND)
+    ]
+    found = []
+    for still, run in ((1 << 60, 0), (0, 2), (3, 64)):
+        monkeypatch.setattr(deterministic, "_STILL", still)
+        monkeypatch.setattr(deterministic, "_RUN", run)
+        kernels = [alone(each) for each in searches]
+        for kernel in kernels:
+            kernel.batch(rows)
+        found.append([kernel.rows for kernel in kernels])
+    assert found[0] == found[1] == found[2]
+    assert any(found[0])
+
+
+def test_a_number_too_large_is_told_of_the_row_where_it_is() -> None:
+    most = 9_223_372_036_854_775_807
+    some = search(A, Repeated(B, 0, None), C, conditions=(is_("A", 1), when("B", "x + 1 >= s", s=FIRST), is_("C", 9)))
+    rows = [row(at, 1 if at == 0 else 5) for at in range(1_000)]
+    alone(some).batch(rows)
+    rows[700] = row(700, most)
+    with pytest.raises(PipelineError, match="the condition of B has no value in row 701 of the key"):
+        alone(some).batch(rows)
+
+
+def test_a_key_with_many_rows_in_a_short_time_is_searched() -> None:
+    chance = Random(1)
+    drop = search(
+        A, Repeated(B, 0, None), C, conditions=(when("B", "x >= s - 50", s=FIRST), when("C", "x < s - 50", s=FIRST)),
+        within=5 * SECOND,
+    )  # fmt: skip
+    rows = [row(at / 4_000, int(10 ** chance.uniform(0, 6))) for at in range(20_000)]
+    kernel = alone(drop)
+    kernel.batch(rows)
+    assert len(spans(kernel)) > 1_000

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from millstream.kernel.operators.match import MatchKernel
-from millstream.kernel.pattern import automaton, conditions, deterministic, formulas, history, measures, scan
+from millstream.kernel.pattern import automaton, conditions, deterministic, formulas, history, measures, runs, scan
 from millstream.kernel.pattern.layout import Layout
 from millstream.relation.pattern import (
     Aggregated,
@@ -43,6 +43,8 @@ FALLS = ("x < p", {"x": HERE, "p": BEFORE}, compare(lambda a, b: a < b))
 RISES = ("x > p", {"x": HERE, "p": BEFORE}, compare(lambda a, b: a > b))
 SOME = ("x > 0", {"x": HERE}, lambda v: None if v["x"] is None else v["x"] > 0)
 ABOVE = ("x >= y", {"x": HERE, "y": Navigation("first", ("A",), "i")}, compare(lambda a, b: a >= b))
+BELOW = ("x < y - 1", {"x": HERE, "y": Navigation("first", ("A",), "i")}, compare(lambda a, b: a < b - 1))
+TURNED = ("y <= x", {"y": Navigation("first", ("A",), "i"), "x": HERE}, compare(lambda a, b: a <= b))
 NEW = ("x > m", {"x": HERE, "m": Navigation("last", ("B",), "i", 1)}, compare(lambda a, b: a > b))
 MEAN = (
     "m >= 0.1D",
@@ -77,6 +79,16 @@ def check(
 ) -> Callable[[Random], None]:
     """The check of one search."""
     return partial(test_match.check, meant=meant(*parts, conditions=conditions, **options), **(run or {}))
+
+
+def far(*parts: Pattern, **conditions: Any) -> Callable[[Random], None]:
+    """The check of a search whose starts go far: rows that leave it where it is are looked at together."""
+
+    def checked(chance: Random) -> None:
+        with test_match.short_runs():
+            check(A, Repeated(B, 0, None), *parts, conditions=conditions)(chance)
+
+    return checked
 
 
 PLUS = Repeated(B, 1, None)
@@ -130,6 +142,10 @@ MUTANTS = [
     Mutant("a bound in time is met", scan.Scanner._bounds, "times[middle] < wanted", "times[middle] <= wanted", within),
     Mutant("a row of another key is the next", scan.Scanner._candidates, "layout.group[1:] == layout.group[:-1]", "layout.group[1:] != layout.group[:-1]", valley),
     Mutant("a long way goes on where another one ended", deterministic.Deterministic._go_on, "known[met] == state", "known[met] != state", lazy),
+    Mutant("a run goes over the row that leaves", deterministic.Deterministic._stay, "at += stays", "at += stays + (stays < len(bits))", far(C, B=ABOVE, C=BELOW), raises=(AssertionError, IndexError)),
+    Mutant("a run knows no bounds", runs.Runs.bits, "each.row.values[begin:end]", "each.row.values[begin + 1 : end + 1]", far(C, B=ABOVE, C=BELOW), raises=(AssertionError, ValueError)),
+    Mutant("where there is no value is zero", runs.Runs.bits, "each.row.known[begin:end] & each.start.known[start]", "True", far(B=ABOVE), raises=(AssertionError, IndexError)),
+    Mutant("a comparison is turned around", runs._comparison, "test(start, row)", "test(row, start)", far(C, B=TURNED, C=BELOW), raises=(AssertionError, IndexError)),
     Mutant("an anchor is met anywhere", automaton.Automaton._reached, "if where & step.one:", "if True:", begins),
     Mutant("near misses are told inside of others", scan._Run.all, "start >= told and", "", near),
     Mutant("near misses are told before their time", scan._Run.all, "and self._is_over(start)", "", near),
@@ -140,7 +156,7 @@ MUTANTS = [
     Mutant("a row taken back stays", history.Count.pop, "self._counts.pop()", "pass", check(Repeated(B, 1, None), C, conditions={"B": SOME, "C": ("n < 2", {"n": Aggregated("count", ("B",), ())}, lambda v: v["n"] < 2)})),
     Mutant("a mean is a sum", history.Total.value, "total / count if self._mean", "total if self._mean", means),
     Mutant("the last but one is the last", conditions.Conditions._slot, "-1 - steps", "-1", highest),
-    Mutant("the first row is the row itself", formulas._reads, 'return "start"', 'return "row"', from_first, raises=(AssertionError, KeyError, AttributeError)),  # type: ignore[arg-type]
+    Mutant("the first row is the row itself", formulas._reads, 'return "start"', 'return "row"', from_first, raises=(AssertionError, KeyError, AttributeError)),
     Mutant("a running measure sees the whole match", measures._Teller._runs, "if final else", "if True else", rows),
     Mutant("the first is the second", measures._Teller._at, "low + slot.steps", "low + 1 + slot.steps", valley),
 ]  # fmt: skip

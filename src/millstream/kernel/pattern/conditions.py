@@ -14,6 +14,7 @@ from millstream.kernel.pattern.closures import Compute, Unsure, closure
 from millstream.kernel.pattern.formulas import Part, compiled, is_row, is_start, slot_type, value_of_rows
 from millstream.kernel.pattern.history import Asked, Count, Extreme, Rows, Running, Total
 from millstream.kernel.pattern.layout import Flags, Layout, plain
+from millstream.kernel.pattern.runs import Runs
 from millstream.relation.pattern import Aggregated, Classifier, Navigation, Slot
 
 _WORD = 60
@@ -63,13 +64,15 @@ class Conditions:
             self.true[self.number[name]] = true | (maybe & unsure)
             if (maybe & unsure).any():
                 self.unsure[self.number[name]] = maybe & unsure
-        self.masks = self._masks()
+        self.runs: Runs | None = None
+        """Conditions of the first row over many rows at once; None if there are none, or more variables than bits of a number."""
+        self.masks = self._masks(parts)
         self.looks_back = any(self.of_match)
         """Whether a condition looks at more of the match than its first row."""
         self.looks_at_start = any(self.of_start)
         """Whether a condition looks at the first row of the match."""
 
-    def _masks(self) -> list[int]:
+    def _masks(self, parts: list[Part]) -> list[int]:
         """For each row the variables that it may be mapped to, as bits; a second half has those where Spark would fail."""
         count, height = len(self.variables), self.layout.rows.height
         bits = dict(self.true)
@@ -79,6 +82,8 @@ class Conditions:
         for index, flags in bits.items():
             masks += flags.astype(masks.dtype) * (1 << index)
         masks += always
+        if any(self.of_start) and masks.dtype != object:
+            self.runs = Runs(parts, self.automaton, self.layout, masks)
         found: list[int] = masks.tolist()
         return found
 

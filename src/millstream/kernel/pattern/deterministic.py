@@ -7,9 +7,12 @@ used: a row costs a look into it, whatever the pattern. Which variable each row 
 
 from __future__ import annotations
 
+import numpy as np
+
 from millstream.kernel.pattern.automaton import ACCEPT, AT_START, Automaton
 from millstream.kernel.pattern.closures import Compute, Unsure
 from millstream.kernel.pattern.conditions import Conditions
+from millstream.kernel.pattern.layout import Positions
 
 _DEAD, _UNKNOWN = 0, -1
 _LONG = 16
@@ -18,6 +21,14 @@ _SHORT = 12
 """Rows of a match whose mapping is remembered by what is known of them."""
 
 
+_STILL = 64
+"""Rows that leave the state as it is, behind which many are looked at at once."""
+_RUN, _RUN_MOST = 512, 32_768
+"""So many at first, and at most."""
+_DENSE = 1 << 16
+"""Bits that are small numbers are counted, not sorted."""
+_RUN_STEPS, _RUN_ROWS = 40, 60
+"""A run of rows costs as much as so many rows one by one, and one more for so many of its rows."""
 STEPS = 5_000_000
 """Rows that may be asked about for one key in one batch, where what was asked before is of no use."""
 
@@ -208,17 +219,62 @@ class Deterministic:
         best = start if coded & 1 else -1
         state, at = coded >> 1, start
         self._begin(start)
+        last, still, since = bound - 1 if where_last else bound, 0, -1
         while state and at < bound:
+            if still == _STILL and last - at > _STILL:
+                skipped, best = self._stay(state, at, last, start, best)
+                self._left += skipped - at
+                at, still = skipped, 0
+                if at == bound:
+                    break
             coded = self._behind(state, at, self._bits(state, at, start), where_last if at == bound - 1 else 0)
             at += 1
             if coded & 1:
                 best = at
-            state = coded >> 1
+            since, state = state, coded >> 1
+            still = still + 1 if state == since else 0
         self.reached, self.alive = max(start, at - 1), state != _DEAD
         self._left -= at - start
         if self._left < 0:
             raise TooLong(start)
         return best
+
+    def _stay(self, state: int, at: int, last: int, start: int, best: int) -> tuple[int, int]:
+        """Go over rows that leave the state as it is, many at once: to the first that may not, and where the last match ends."""
+        runs, size = self.conditions.runs, _RUN
+        variables = {self.table.bit[place] for place in self.table.threads[state]}
+        while at < last and runs is not None and not variables & runs.slow:
+            bits, doubtful = runs.bits(variables, at, min(at + size, last), start)
+            self._left -= _RUN_STEPS + len(bits) // _RUN_ROWS
+            coded = self._all_coded(state, bits)
+            leaves = np.flatnonzero((coded >> 1 != state) | doubtful)
+            stays = int(leaves[0]) if len(leaves) else len(bits)
+            ends = np.flatnonzero(coded[:stays] & 1)
+            best = at + int(ends[-1]) + 1 if len(ends) else best
+            at += stays
+            if len(leaves):
+                break
+            size = min(4 * size, _RUN_MOST)
+        return at, best
+
+    def _all_coded(self, state: int, bits: Positions) -> Positions:
+        """What :meth:`_behind` is for rows of these bits."""
+        most = int(bits.max())
+        if most >= _DENSE:
+            kinds, kind = np.unique(bits, return_inverse=True)
+            found: Positions = np.array([self._coded(state, each) for each in kinds.tolist()])[kind]
+            return found
+        coded = np.zeros(most + 1, np.int64)
+        for each in np.flatnonzero(np.bincount(bits)).tolist():
+            coded[each] = self._coded(state, each)
+        return coded[bits]
+
+    def _coded(self, state: int, bits: int) -> int:
+        """As :meth:`_behind`; none where Spark would fail, so that the row is asked for itself."""
+        try:
+            return self._behind(state, 0, bits)
+        except Failed:
+            return _UNKNOWN
 
     def _begin(self, start: int) -> None:
         here, layout = self.conditions.here, self.conditions.layout

@@ -6,14 +6,14 @@ row and the first row of its match, if no more is looked at; else the match so f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import polars as pl
-from sqlglot import TokenError, TokenType
+from sqlglot import Token, TokenError, TokenType
 
 from millstream.errors import PipelineError
 from millstream.kernel.aggregates.window_functions import aggregated
@@ -120,7 +120,7 @@ def condition_parts(search: Search, automaton: Automaton, schema: Mapping[str, p
         if any((scalar := compiled(text, types)) is None or scalar.dtype != BOOLEAN for text in texts):
             texts = [condition.expression]
         for text in texts:
-            slots = tuple((name, slot) for name, slot in condition.slots if name.lower() in _names(text))
+            slots = tuple((name, slot) for name, slot in condition.slots if name.lower() in names_of(text))
             reads = [_reads(slot, condition.name, automaton) for _, slot in slots]
             made.append(Part(condition.name, text, slots, _most(reads)))
     return made
@@ -170,7 +170,8 @@ def reach(slots: Iterable[Slot]) -> tuple[int, int]:
     return max([0, *(-each for each in away)]), max([0, *away])
 
 
-def _names(sql: str) -> set[str]:
+def names_of(sql: str) -> set[str]:
+    """The words of a piece of SQL, without case."""
     return {token.text.lower() for token in tokens_of(sql)}
 
 
@@ -178,28 +179,33 @@ _OPENS = (TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.CASE)
 _CLOSES = (TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.END)
 
 
+def outermost(sql: str) -> Iterator[Token]:
+    """The tokens of a piece of SQL that are in no brackets and in no CASE; what closes one is among them."""
+    depth = 0
+    for token in tokens_of(sql):
+        depth += (token.token_type in _OPENS) - (token.token_type in _CLOSES)
+        if not depth:
+            yield token
+
+
 def _conjuncts(sql: str) -> list[str]:
     """The parts of a condition between its outermost ANDs."""
+    between = begin = 0
+    parts = []
     try:
-        tokens = tokens_of(sql)
+        for token in outermost(sql):
+            kind = token.token_type
+            if kind == TokenType.OR:
+                return [sql]
+            between += kind == TokenType.BETWEEN
+            if kind == TokenType.AND:
+                if between:
+                    between -= 1
+                    continue
+                parts.append(sql[begin : token.start])
+                begin = token.end + 1
     except TokenError:
         return [sql]
-    depth = between = begin = 0
-    parts = []
-    for token in tokens:
-        kind = token.token_type
-        depth += (kind in _OPENS) - (kind in _CLOSES)
-        if depth:
-            continue
-        if kind == TokenType.OR:
-            return [sql]
-        between += kind == TokenType.BETWEEN
-        if kind == TokenType.AND:
-            if between:
-                between -= 1
-                continue
-            parts.append(sql[begin : token.start])
-            begin = token.end + 1
     return [*parts, sql[begin:]]
 
 
