@@ -134,6 +134,8 @@ def test_somebody_is_found_in_every_place_before_and_in_none_after(shop: Pipelin
     assert done.path is not None
     said = json.loads(done.path.read_bytes())
     assert said["texts"] == 3
+    assert {each["now"] for each in said["odd"]} <= {"removed", "made since"}
+    assert any(each["place"].endswith(".sst") and each["now"] == "removed" for each in said["odd"])
     page = done.path.with_suffix(".html").read_text()
     assert "0 after" in page
     for text in (USER, MAIL, NAME):

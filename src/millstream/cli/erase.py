@@ -128,7 +128,7 @@ def run(
     )
     show(rows, columns, as_json=False, empty="found nowhere")
     for odd in found.odd:
-        tell(f"not decoded: {odd.place}: {odd.why}{'' if odd.there else '; it is removed'}")
+        tell(f"not decoded: {odd.place}: {odd.why}; {odd.now}")
     if done.path is not None:
         tell(f"{found.summary}; the certificate is {done.path}")
         tell(f"the audit log's last hash is {done.head}")

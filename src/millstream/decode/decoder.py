@@ -261,8 +261,10 @@ class FeedDecoder:
 
     def _blank(self, records: Records) -> Booleans | None:
         """Which records are erased; None if none is."""
-        codec, blank = self.feed.source.codec, None
-        for index, key in enumerate(records.keys or ()):
+        codec, blank, keys = self.feed.source.codec, None, records.keys or ()
+        if PREFIX not in b"".join(filter(None, keys)):  # one search for them all
+            return None
+        for index, key in enumerate(keys):
             if key is not None and key.startswith(PREFIX) and is_erased(key, records.values[index], codec):
                 blank = np.zeros(len(records.values), bool) if blank is None else blank
                 blank[index] = True

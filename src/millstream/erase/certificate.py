@@ -33,11 +33,11 @@ class Looked(msgspec.Struct, frozen=True):
 
 
 class Odd(msgspec.Struct, frozen=True):
-    """A place that could not be decoded, and whether it is still there."""
+    """A place that could not be decoded, and what became of it: ``removed``, ``still there``, or ``made since`` from what is left."""
 
     place: str
     why: str
-    there: bool
+    now: str
 
 
 class Certificate(msgspec.Struct, frozen=True):
@@ -68,9 +68,9 @@ class Certificate(msgspec.Struct, frozen=True):
     @property
     def summary(self) -> str:
         """The outcome in a line."""
-        unread = sum(each.there for each in self.odd)
+        unread = sum(each.now == "still there" for each in self.odd)
         told = f"found in {self.places_before} places before, {self.places_after} after"
-        return told + (f"; {unread} places cannot be decoded" if unread else "")
+        return told + (f"; {unread} that cannot be decoded are still there" if unread else "")
 
 
 def certify(
@@ -87,7 +87,11 @@ def certify(
     first, then = ({each.place: each for each in found} for found in (before, after))
     places = dict.fromkeys((*first, *then))
     looked = [Looked(p, first[p].count if p in first else 0, then[p].count if p in then else 0) for p in places]
-    odd = [Odd(p, (then.get(p) or first[p]).odd, p in then) for p in places if (then.get(p) or first[p]).odd]
+    odd = [
+        Odd(p, found.odd, "removed" if p not in then else "still there" if p in first else "made since")
+        for p in places
+        if (found := then.get(p) or first[p]).odd
+    ]
     ended = datetime.now(UTC).isoformat(timespec="seconds")
     said = tuple((each.id, each.kind, each.digest, each.mode) for each in requests)
     return Certificate(log, begun, ended, said, tuple(removed), texts, tuple(looked), tuple(odd), tuple(not_covered))
@@ -110,7 +114,7 @@ def page(certificate: Certificate) -> str:
     looked = [
         (each.place, str(each.before), str(each.after)) for each in certificate.looked if each.before or each.after
     ]
-    odd = [(each.place, each.why, "still there" if each.there else "removed") for each in certificate.odd]
+    odd = [(each.place, each.why, each.now) for each in certificate.odd]
     return (
         f"<!doctype html><meta charset=utf-8><title>Certificate of erasure</title><style>{_STYLE}</style>"
         f"<h1>Certificate of erasure</h1><p>{_text(certificate.log)}, {certificate.begun} to {certificate.ended}.</p>"
