@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 LEAST, MOST = 15.0, 900.0
 """Seconds of a transaction: nobody reads past that of a killed producer until the brokers end it, so not longer than it needs."""
+OTHERS = 2 * LEAST
+"""Seconds to wait for transactions that are open where a named producer begins: those of a killed one have ended by then."""
 _SLOWEST = 10_000
 """Records a second that even a slow broker takes."""
 _LARGE = 50_000
@@ -67,6 +69,7 @@ class TransactionalClient:
         self._log, self.limits = log, limits
         self._partitions: dict[str, int] = {}
         self._lasts: dict[str, int | None] = {}
+        self._ended: set[str] = set()
         self._lock = threading.Lock()
         settings = (
             log.client
@@ -90,12 +93,37 @@ class TransactionalClient:
     def _await_leaders(self, topics: Sequence[str]) -> None:
         """See that partitions answer before what an earlier client left open there is ended.
 
-        A coordinator that is back before their leaders are elected takes them for deleted (:mod:`millstream.log.kafka.sequence`): what was appended
-        there would stay open, and the next transaction would commit it with its own. Records that came twice after a kill were seen once.
+        A coordinator that is back before their leaders are elected takes them for deleted (:mod:`millstream.log.kafka.sequence`), and
+        writes no end there.
         """
-        self._log.ends(
-            [TopicPartition(topic, p) for topic in topics for p in range(self._log.described(topic).partitions)]
+        self._log.ends(self._places(topics))
+
+    def _await_ends(self, topics: Sequence[str]) -> None:
+        """Wait until every transaction in topics has an end, before the first append of a named producer goes there.
+
+        One of its own whose end was never written would be committed by the next one, and its records, appended again, would be there twice.
+        """
+        places = self._places(topics)
+        written = self._log.ends(places, committed=False)
+        deadline = time.monotonic() + OTHERS
+        while True:
+            stable = self._log.ends(places)
+            still = [place for place in places if stable[place] < written[place]]
+            if not still:
+                return
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.02)
+        topic, partition = still[0]
+        raise LogUnavailable(
+            f"{self._log.url}: topic {topic}, partition {partition}: a transaction is open from offset {stable[still[0]]} on; it may be one of"
+            f" producer {self._producer} that a broker never ended, and then the next would commit it",
+            hint="append again, with the same producer and sequence; if it stays so, `kafka-transactions.sh find-hanging` shows it, and its"
+            " `abort` ends it",
         )
+
+    def _places(self, topics: Sequence[str]) -> list[TopicPartition]:
+        return [TopicPartition(topic, p) for topic in topics for p in range(self._log.described(topic).partitions)]
 
     def _begun(self, settings: Mapping[str, Any], seconds: float) -> Any:
         """A client that has settled what an earlier one of its name left open, with as much time as the brokers allow."""
@@ -164,6 +192,9 @@ class TransactionalClient:
         return found
 
     def _is_repeat(self, topics: Collection[str], sequence: int) -> bool:
+        if new := [topic for topic in topics if topic not in self._ended]:
+            self._await_ends(new)
+            self._ended.update(new)
         lasts = {topic: self._lasts[topic] if topic in self._lasts else self._read(topic) for topic in topics}
         there = {topic: last is not None and sequence <= last for topic, last in lasts.items()}
         return check_repeated(there, self._producer or "", sequence)
