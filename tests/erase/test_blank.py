@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -189,6 +190,21 @@ def test_place_times_and_what_admission_needs_stay(tmp_path: Path) -> None:
                 "SELECT sum(ifnull(length(key), 0) + length(value) + ifnull(length(headers), 0)) FROM records_1_0"
             ).get
         assert size == real
+
+
+def test_of_a_record_that_nobody_could_use_nothing_stays_but_its_place(tmp_path: Path) -> None:
+    rows = [(b"ann", json.dumps(click("ann", second)).encode()) for second in (1, 2)]
+    with log_of(tmp_path, "json", rows) as log:
+        blank_topic(log, "clicks", replace(eraser(shop(), "clicks", Wish(ANN)), unjudged=frozenset({"clicks/0/1"})))
+        assert [record.value is None for record in log.read("clicks", 0, 0)] == [False, True]
+
+
+def test_whole_numbers_are_one_however_they_are_written(tmp_path: Path) -> None:
+    pipeline = Pipeline("numbers")
+    pipeline.stream("clicks", "id long", subject={"user": "id"})
+    rows = [(None, b'{"id": %s}' % each) for each in (b"7", b"7.0", b"70e-1", b'"7"', b"77", b"7.5", b"null")]
+    with log_of(tmp_path, "json", rows) as log:
+        assert blank_topic(log, "clicks", eraser(pipeline, "clicks", Wish(Subject("user", "7")))) == 4
 
 
 def test_names_in_escapes_are_found(tmp_path: Path) -> None:

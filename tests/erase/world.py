@@ -71,6 +71,8 @@ def fill(folder: Path) -> None:
         log.append("orders.dead", [order(USER, 3)])
         log.delete_topic("gone")
     with SqliteLog(folder / "log.db") as log:
+        misfit = {"user_id": USER, "email": MAIL, "amount": "many", "at": "2026-01-31T12:50:00Z"}
+        log.append("orders", [Event(json.dumps(misfit).encode(), USER.encode())])
         odd = Event(b'{"user_id": "' + USER.encode() + b'", oops')
         log.append(
             "orders", [order("eve", 62, 2), order(USER, 400, 9), order("bob", 100, 3), odd, order("eve", 395, 4)]

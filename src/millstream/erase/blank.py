@@ -48,6 +48,8 @@ class Eraser:
     form: TopicForm
     wishes: tuple[Wish, ...]
     pseudonyms: Pseudonyms
+    unjudged: frozenset[str] = frozenset()
+    """The places of records that no definition could use: these raised no watermark, so that nothing of them must stay."""
 
     def wish(self, key: bytes | None, value: bytes | None) -> Wish | None:
         """Which wish a record falls under, if any; to forget the record goes before forgetting fields of it."""
@@ -62,13 +64,14 @@ class Eraser:
         return found
 
     def of(self, key: bytes | None, value: bytes | None, place: str) -> _Left | None:
-        """What is left of a record, or None if it stays as it is. ``place`` tells it from all others."""
+        """What is left of a record, or None if it stays as it is. ``place`` is ``TOPIC/PARTITION/OFFSET``."""
         wish = self.wish(key, value)
         if wish is None:
             return None
         if wish.mode == "records" or self.form.owners(key, value) is None:
             key_left = self.pseudonyms.key_of(self.form.topic, key, place)
-            return _Left(key_left, self.form.blank(value, self.pseudonyms), MARKED)
+            value_left = None if place in self.unjudged else self.form.blank(value, self.pseudonyms)
+            return _Left(key_left, value_left, MARKED)
         made = self.form.without_fields(key, value, self.pseudonyms)
         return _Left(*made, ())
 

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -97,10 +98,10 @@ class TopicForm:
             return None
         found = set()
         members = _members(key, [each.key for each in self.sources if each.key])
-        for kind, (name, _) in self.subjects.items():
+        for kind, (name, column_type) in self.subjects.items():
             texts = {_text(row[name]) for row in rows if row.get(name) is not None}
             texts |= {members[name]} if not texts and name in members else set()
-            found |= {Subject(kind, text) for text in texts if text is not None}
+            found |= {Subject(kind, _plain(text, column_type)) for text in texts if text is not None}
         return frozenset(found)
 
     def blank(self, value: bytes | None, pseudonyms: Pseudonyms) -> bytes | None:
@@ -229,6 +230,17 @@ def _text(value: Any) -> str | None:
             return msgspec.json.decode(found, type=str)
         return None if found == b"null" else found.decode()
     return None if value is None else str(value)
+
+
+def _plain(text: str, column_type: str) -> str:
+    """A whole number in the one way to write it."""
+    if column_type.lower() == "string" or not re.fullmatch(r"[-+0-9.eE]{1,40}", text):
+        return text
+    try:
+        number = Decimal(text)
+        return str(int(number)) if number == int(number) and abs(number) < 1 << 64 else text
+    except (ArithmeticError, ValueError):
+        return text
 
 
 def _in_envelope(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:

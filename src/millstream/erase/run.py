@@ -11,7 +11,7 @@ import contextlib
 import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,7 @@ from millstream.erase.pseudonym import Pseudonyms, new_key
 from millstream.erase.register import Register, Request
 from millstream.erase.request import common_log, register_of, sources_in, stores_of
 from millstream.erase.scan import Found
-from millstream.erase.survey import Whereabouts, in_columns, look, spark_log, survey, with_dead_letters
+from millstream.erase.survey import Whereabouts, in_columns, look, spark_log, survey, unjudged, with_dead_letters
 from millstream.errors import EraseError, StillThere
 from millstream.failpoint import failpoint
 from millstream.log.embedded.engine import SqliteLog
@@ -159,7 +159,8 @@ def _begin(
         raise EraseError("nobody waits to be erased", hint="`millstream erase request FILE… --subject KIND=NAME`")
     key = new_key() if begun is None else begun.key
     erasers = _erasers([*sources_in(pipelines), *topics], wishes, Pseudonyms(key))
-    erasers = with_dead_letters(log, erasers)
+    odd = unjudged(pipelines, erasers)
+    erasers = with_dead_letters(log, {topic: replace(each, unjudged=odd) for topic, each in erasers.items()})
     places = Whereabouts.of(log, erasers, stores_of(pipelines), pipelines)
     if begun is None:
         tell("looking for them")

@@ -22,6 +22,7 @@ from millstream.errors import ViewStoreUnavailable
 from millstream.log.archive import Archive, archive_of
 from millstream.log.embedded.engine import SqliteLog
 from millstream.pipeline import Pipeline
+from millstream.relation.nodes import source_of
 from millstream.runtime.checkpoint import folder_of, versions
 from millstream.spark import private_folder
 from millstream.store import open_reader
@@ -123,6 +124,19 @@ def in_columns(
                 ]
                 count = pc.sum(functools.reduce(pc.or_, shown)).as_py() or 0
                 yield Found(f"view {version}, by its columns", count)
+
+
+def unjudged(pipelines: Iterable[Pipeline], topics: Collection[str]) -> frozenset[str]:
+    """The places of records that are malformed, or fail, for every pipeline that has read them, as far as dead letters are kept."""
+    found: dict[str, list[set[str]]] = {topic: [] for topic in topics}
+    for pipeline in pipelines:
+        read = {source_of(each.node).topic for each in (*pipeline.streams.values(), *pipeline.tables.values())}
+        with suppress(ViewStoreUnavailable), open_reader(pipeline.to) as store:
+            letters = store.dead_letters(pipeline.name, limit=pipeline.dead_letters or 1).to_pylist()
+            for topic in read & set(topics):
+                odd = (each for each in letters if each["topic"] == topic and each["reason"] in ("malformed", "failed"))
+                found[topic].append({f"{topic}/{each['partition']}/{each['offset']}" for each in odd})
+    return frozenset(place for each in found.values() if each for place in set.intersection(*each))
 
 
 def look(places: Whereabouts, needles: Needles) -> list[Found]:
