@@ -40,6 +40,7 @@ COMMANDS = {
     "search": "search",
     "sql": "sql",
     "topics": "topics",
+    "vault": "vault",
     "verify": "verify",
     "views": "views",
 }

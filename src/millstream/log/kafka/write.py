@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -173,10 +173,7 @@ class TransactionalClient:
             if self._sequence is not None:
                 self._sequence.await_readable(names)
             queues = {place: iter(found) for place, found in offsets.items()}
-            return [
-                Ack(batch.places, [next(queues[TopicPartition(topic.name, partition)]) for partition in batch.places])
-                for topic, batch in parts
-            ]
+            return [Ack(batch.places, _in_order(topic.name, batch, queues)) for topic, batch in parts]
 
     def renumber(self, topic: str, sequence: int) -> bool:
         """Commit the number alone; an error if another has begun under our name since this one did."""
@@ -214,23 +211,22 @@ class TransactionalClient:
         if max(batch.places) >= partitions:  # the topic has grown, and the client does not know it yet
             self._partitions[name] = len(client.list_topics(name, timeout=TIMEOUT).topics[name].partitions)
         found = {p: offsets.setdefault(TopicPartition(name, p), []) for p in set(batch.places)}
+        add = {p: told.append for p, told in found.items()}
 
         def delivered(error: Any, message: Any) -> None:
             if error is not None:
                 failed.append((error, name))
             else:
-                found[message.partition()].append(message.offset())
+                add[message.partition()](message.offset())
 
-        times = batch.millis or repeat(None)
-        for partition, event, millis in zip(batch.places, batch.events, times, strict=False):
+        times, produce = batch.millis or repeat(None), client.produce
+        for partition, (value, key, _, headers), millis in zip(batch.places, batch.events, times, strict=False):
             more: dict[str, Any] = {}  # headers cost something even where there are none
-            if event.headers or millis is not None:
-                more["headers"] = (
-                    [*event.headers, (TIME_HEADER, b"%d" % millis)] if millis is not None else [*event.headers]
-                )
+            if headers or millis is not None:
+                more["headers"] = [*headers, (TIME_HEADER, b"%d" % millis)] if millis is not None else [*headers]
             while True:
                 try:
-                    client.produce(name, event.value, event.key, partition, delivered, **more)
+                    produce(name, value, key, partition, delivered, **more)
                     break
                 except BufferError:
                     client.poll(0.1)
@@ -283,3 +279,9 @@ class TransactionalClient:
             self._client.abort_transaction(1.0)
         if self._sequence is not None:
             self._sequence.close()
+
+
+def _in_order(topic: str, batch: Batch, queues: Mapping[TopicPartition, Iterator[int]]) -> list[int]:
+    """The offsets of a batch's events, one after the other, from those of each partition."""
+    following = {p: queues[TopicPartition(topic, p)].__next__ for p in set(batch.places)}
+    return [following[partition]() for partition in batch.places]
