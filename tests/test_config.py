@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from millstream.config import Settings, load, redact, resolve
+from millstream.config import ErasedTopic, Settings, load, redact, resolve
 from millstream.errors import ConfigError
 
 CANARY = "c4n4ry-7f3e"
@@ -200,3 +200,12 @@ def test_plain_settings_come_back_as_they_were_written(tmp_path: Path, kafka: di
     assert load(path, {}).kafka == kafka
     environ = {f"MILLSTREAM_KAFKA__{name.upper().replace('.', '_')}": value for name, value in kafka.items()}
     assert load(path, environ).kafka == kafka
+
+
+def test_topics_that_no_pipeline_reads_are_told_with_their_subjects(tmp_path: Path) -> None:
+    path = tmp_path / "millstream.toml"
+    path.write_text('[erase.logins]\nschema = "user string, ip string"\nsubject = {user = "user"}\npersonal = ["ip"]\n')
+    assert load(path, {}).erase == {"logins": ErasedTopic("user string, ip string", {"user": "user"}, ["ip"])}
+    path.write_text('[erase.logins]\nschema = "user string"\nsubjects = {user = "user"}\n')
+    with pytest.raises(ConfigError, match="erase"):
+        load(path, {})

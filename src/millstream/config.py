@@ -15,10 +15,30 @@ import msgspec
 from millstream.errors import ConfigError
 from millstream.secret import check_address, check_settings, is_reference, redact, redacted, resolve
 
-__all__ = ["FILE", "Settings", "load", "redact", "resolve"]
+__all__ = ["FILE", "ErasedTopic", "Settings", "load", "redact", "resolve"]
 
 FILE = "millstream.toml"
 DEFAULT_LOG = "sqlite:millstream.db"
+
+
+class ErasedTopic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A topic that no pipeline reads, for ``millstream erase``: its columns, and whose its records are.
+
+    :param schema: its columns, ``"user string, ip string"``
+    :param subject: a kind of subject, and the column that says which
+    :param personal: other columns with personal data
+    :param codec: how values are written
+    :param key: the columns that the records' keys are made of
+
+    >>> ErasedTopic("user string, ip string", {"user": "user"}).codec
+    'json'
+    """
+
+    schema: str
+    subject: dict[str, str]
+    personal: list[str] = []
+    codec: str = "json"
+    key: list[str] = []
 
 
 class SealedTopic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -48,6 +68,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     archive: str = "archive"
     kafka: dict[str, str] = {}
     spark: dict[str, str] = {}
+    erase: dict[str, ErasedTopic] = {}
+    """Topics that no pipeline reads, by name."""
     vault: VaultSettings = VaultSettings()
 
     def __repr__(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, get_args
 
 from millstream.address import NOWHERE, parse_address
@@ -12,6 +13,7 @@ from millstream.errors import PlanError
 from millstream.relation.debezium import repeats
 from millstream.relation.nodes import Column, Emit, EventTime, Place, Policy, Source, source_of, sources_of
 from millstream.relation.operators.match import not_final
+from millstream.relation.personal import personal_of
 from millstream.relation.properties import has_aggregate, has_window, natural_key
 from millstream.relation.relation import Relation
 from millstream.relation.schema import parse_columns
@@ -143,6 +145,13 @@ def table_of(
     check_policy(what, failed, "failed")
     refuse_sealed(source, what)
     return source
+
+
+def of_whom(source: Source, subject: Mapping[str, str] | None, personal: str | Sequence[str]) -> Source:
+    """A source that says whose its records are."""
+    return (
+        replace(source, personal=personal_of(source, subject, personal)) if subject is not None or personal else source
+    )
 
 
 def refuse_loop(what: str, to: object, topics: Iterable[str], log: str) -> None:

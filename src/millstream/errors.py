@@ -42,6 +42,9 @@ unless ``--debug``.
     │   ├── Conflict          others appended to the aggregate each time a command was decided
     │   ├── KeyReused         an idempotency key that was another command's
     │   └── Unreadable        a stored event that today's code does not read
+    ├── EraseError            forgetting somebody: the register of requests, the audit log
+    │   ├── AlreadyErasing    another process is at it
+    │   └── StillThere        somebody was found in a place after an erasure
     └── LogError              the event log
         ├── UnknownTopic
         ├── UnknownGroup
@@ -236,6 +239,18 @@ class KeyReused(SourcingError):
 
 class Unreadable(SourcingError):
     """A stored event does not fit what today's code expects; it was left as it is."""
+
+
+class EraseError(MillstreamError):
+    """Somebody cannot be forgotten: something about the register of requests, or about the audit log."""
+
+
+class AlreadyErasing(EraseError):
+    """Another process erases or takes a request."""
+
+
+class StillThere(EraseError):
+    """Somebody was found in a place after an erasure; the request waits on."""
 
 
 class LogError(MillstreamError):

@@ -92,7 +92,7 @@ def view_html(view: Viewed) -> str:
     head = _title("View", view.name, f"of pipeline {view.pipeline}, {f'in {view.to}' if view.kept else 'kept nowhere'}")
     try:
         view.refuse_unkept()
-        with open_reader(view.to) as store:
+        with open_reader(view.to, hides=True) as store:
             for _ in range(_LOOKS):  # until all that is shown is of one batch
                 info, rows, mark = _look(store, view)
                 if _find(store, view) == info:

@@ -127,6 +127,8 @@ class Pipeline:
         clock: Clock | None = None,
         sequence: tuple[str, str] | None = None,
         failed: Policy = "dead_letter",
+        subject: Mapping[str, str] | None = None,
+        personal: str | Sequence[str] = (),
     ) -> Relation:
         """Define a stream: a topic of facts. ``schema`` is Spark DDL, ``time`` the column that says when a fact happened.
 
@@ -149,6 +151,8 @@ class Pipeline:
         :param clock: how the time of a device is corrected
         :param sequence: the producer and its number, two expressions
         :param failed: ``"dead_letter"`` or ``"stop"``
+        :param subject: whose a record is: a kind of subject, and the column that says which, ``{"user": "user_id"}``
+        :param personal: other columns with personal data
         :raises PlanError: if something of it does not hold together
 
         >>> Pipeline("shop").stream("clicks", "page string, at timestamp", time="at", delay="10 seconds").columns
@@ -161,6 +165,7 @@ class Pipeline:
             written = EventTime("", spans[0], spans[1], late, *spans[2:])
             event_time = definitions.time_of(f"stream {name}", columns, time, written, clock)
             source = definitions.stream_of(name, columns, topic, key, codec, event_time, sequence, failed, place)
+            source = definitions.of_whom(source, subject, personal)
             definitions.refuse_source(source, self._sources(), self.sinks.values(), self.log)
         self.streams[name] = _Defined(source, pipeline=self)
         return self.streams[name]
@@ -175,6 +180,8 @@ class Pipeline:
         codec: Codec = "json",
         deduplicate: bool = False,
         failed: Policy = "dead_letter",
+        subject: Mapping[str, str] | None = None,
+        personal: str | Sequence[str] = (),
     ) -> Relation:
         """Define a table: a topic of changes, the latest of each key being its row; a tombstone deletes it.
 
@@ -189,6 +196,8 @@ class Pipeline:
         :param codec: ``"json"``, ``"confluent-json"``, ``"text"``, ``"debezium"`` or a Debezium, an Avro schema or a Confluent
         :param deduplicate: whether changes that a Debezium connector has sent again are dropped
         :param failed: ``"dead_letter"`` or ``"stop"``
+        :param subject: whose a row is, as for a stream
+        :param personal: other columns with personal data
         :raises PlanError: if something of it does not hold together
 
         >>> Pipeline("shop").table("users", "id long, name string", key="id").columns
@@ -198,6 +207,7 @@ class Pipeline:
         with placed(place):
             columns = self._source_columns("table", name, schema)
             source = definitions.table_of(name, columns, topic, key, codec, deduplicate, failed, place)
+            source = definitions.of_whom(source, subject, personal)
             definitions.refuse_source(source, self._sources(), self.sinks.values(), self.log)
         self.tables[name] = _Defined(source, pipeline=self)
         return self.tables[name]
@@ -321,10 +331,9 @@ class Pipeline:
     def validate(self) -> None:
         """Refuse a pipeline that would do nothing."""
         if not self.views:
+            what, hint = f"pipeline {self.name}: expected at least one view; found none", "view(name, relation)"
             with placed(self.place):
-                raise PlanError(
-                    f"pipeline {self.name}: expected at least one view; found none", hint="view(name, relation)"
-                )
+                raise PlanError(what, hint=hint)
 
     def describe(self) -> dict[str, Any]:
         """Say what it is, in plain values that JSON can hold."""
@@ -353,11 +362,7 @@ class Pipeline:
         its default does not count either, so that a later version with more options has the same fingerprints.
         """
         views = sorted(self.views.values(), key=lambda view: view.name)
-        content = {
-            "buckets": self.buckets,
-            "views": [self._meaning(view) for view in views],
-        }
-        return fingerprint(content)
+        return fingerprint({"buckets": self.buckets, "views": [self._meaning(view) for view in views]})
 
     def view_fingerprint(self, name: str) -> str:
         """The same of one view by itself.
@@ -377,14 +382,8 @@ class Pipeline:
     def _meaning(self, view: View) -> list[Any]:
         """What of a view decides what is stored of it, with the functions that it calls; that it is kept goes without saying."""
         called = self.udf.called_by(view.node)
-        return [
-            view.name,
-            view.emit,
-            view.key,
-            view.node,
-            *([] if view.kept else [NOWHERE]),
-            *([called] if called else []),
-        ]
+        nowhere = [] if view.kept else [NOWHERE]
+        return [view.name, view.emit, view.key, view.node, *nowhere, *([called] if called else [])]
 
     def _refuse_defined(self, name: str, what: str) -> None:
         if name.lower() in (each.lower() for each in self.names):

@@ -100,7 +100,7 @@ class View:
         from millstream.store import open_reader
 
         self.refuse_unkept()
-        return open_reader(self.to)
+        return open_reader(self.to, hides=True)
 
     def get(
         self, *key: Any, reveal: Vault | None = None, at_least: Offsets | None = None, timeout: float = 10.0

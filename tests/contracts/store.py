@@ -36,12 +36,14 @@ from millstream.store.contract import (
     TIME,
     WEIGHT,
     Batch,
+    Hidden,
     Refusal,
     StoreReader,
     StoreWriter,
     Target,
     Told,
 )
+from millstream.store.hiding import Hiding
 from millstream.store.net_changes import net_of
 from millstream.store.position import wait_for
 from millstream.store.rejects import Judge, sort_out
@@ -133,7 +135,7 @@ def flood_of_letters(writer: StoreWriter, store: StoreReader) -> None:
     for batch in range(6):
         letters = [("t", 0, 4 * batch + at, NOON, NOON, "late", "1 s") for at in range(4)]
         refused = [("view bag", 0, batch, None, None, "refused", "text=…")]
-        seen = counts(("t", 0, 4, 0, 4, 0, 0, 0, 0, 0, None))
+        seen = counts(("t", 0, 4, 0, 4, 0, 0, 0, 0, 0, 0, None))
         batches.commit(BAG, rejects=rejects(*letters, *refused), counts=seen)
     found = store.dead_letters("shop", limit=100).to_pylist()
     assert sorted(row["offset"] for row in found if row["reason"] == "late") == list(range(16, 24))
@@ -378,7 +380,7 @@ class StoreContract:
     def test_the_ledger_tells_what_was_committed(self, batches: Batches, store: StoreReader) -> None:
         before = datetime.now(UTC)
         batches.commit(TOTALS, ("ann", 1, 1.0, 1))
-        seen = counts(("t", 0, 5, 3, 1, 1, 0, 0, 1, 2, NOON), ("t", 1, 2, 2, 0, 0, 0, 0, 0, 0, None))
+        seen = counts(("t", 0, 5, 3, 1, 1, 0, 0, 0, 1, 2, NOON), ("t", 1, 2, 2, 0, 0, 0, 0, 0, 0, 0, None))
         batches.commit(
             TOTALS, ("bob", 1, 1.0, 1), offsets={"t": {0: 5, 1: 2}}, counts=seen, state={"rows": 7, "by": [1]}
         )
@@ -419,7 +421,7 @@ class StoreContract:
 
     def test_a_batch_that_is_there_already_writes_nothing(self, batches: Batches, store: StoreReader) -> None:
         letter = rejects(("t", 0, 3, NOON, NOON, "late", "1 s"))
-        seen = counts(("t", 0, 1, 0, 1, 0, 0, 0, 0, 0, None))
+        seen = counts(("t", 0, 1, 0, 1, 0, 0, 0, 0, 0, 0, None))
         first = batches.batch((BAG, [("home", 1.0, 1)]), rejects=letter, counts=seen)
         assert batches.writer.commit(first)
         batches.next += 1
@@ -599,14 +601,35 @@ class StoreContract:
     def test_admission_counts_add_up_over_all_batches(self, batches: Batches, store: StoreReader) -> None:
         later = NOON.replace(hour=13)
         batches.commit(
-            BAG, counts=counts(("t", 0, 5, 3, 1, 1, 0, 0, 1, 0, NOON), ("t", 1, 1, 1, 0, 0, 0, 0, 0, 0, None))
+            BAG, counts=counts(("t", 0, 5, 3, 1, 1, 0, 0, 0, 1, 0, NOON), ("t", 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, None))
         )
-        batches.commit(BAG, counts=counts(("t", 0, 4, 1, 0, 0, 2, 1, 0, 3, later)))
+        batches.commit(BAG, counts=counts(("t", 0, 6, 1, 0, 0, 2, 1, 2, 0, 3, later)))
         assert [tuple(row.values()) for row in store.admission(PIPELINE).to_pylist()] == [
-            (PIPELINE, "t", 0, 9, 4, 1, 1, 2, 1, 1, 3, later),
-            (PIPELINE, "t", 1, 1, 1, 0, 0, 0, 0, 0, 0, None),
+            (PIPELINE, "t", 0, 11, 4, 1, 1, 2, 1, 2, 1, 3, later),
+            (PIPELINE, "t", 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, None),
         ]
         assert store.admission("other").num_rows == 0
+
+    def test_hidden_rows_are_shown_to_nobody_until_they_are_hidden_no_longer(
+        self, batches: Batches, store: StoreReader
+    ) -> None:
+        batches.commit(BAG, ("home", 1.0, 1), ("it's", 2.0, 1))
+        hidden = [Hidden("a", "bag", "page", "it's"), Hidden("b", "bag", "page", "none"), Hidden("b", "gone", "x", "y")]
+        assert store.hidden() == []
+        batches.writer.hide(hidden)
+        batches.writer.hide(hidden[:1])
+        assert store.hidden() == hidden
+        shown = Hiding(store)
+        assert rows(shown, "bag") == [("home", 1.0)]
+        assert shown.query("SELECT page FROM bag").rows == [("home",)]
+        assert len(rows(store, "bag")) == len(store.query("SELECT page FROM bag").rows) == 2
+        batches.commit(BAG, ("it's", 2.0, -1), ("it's", 3.0, 1))
+        assert len(rows(store, "bag")) == 2, "what a batch does is done to all rows"
+        batches.writer.unhide(["a"])
+        assert store.hidden() == hidden[1:]
+        assert len(rows(shown, "bag")) == 2
+        batches.writer.unhide(["b", "c"])
+        assert store.hidden() == []
 
     # definitions
 
@@ -706,7 +729,7 @@ class StoreContract:
 
     def test_a_forgotten_pipeline_can_be_made_anew(self, batches: Batches, store: StoreReader) -> None:
         letter = rejects(("t", 0, 3, NOON, NOON, "late", "1 s"))
-        batches.commit(BAG, ("home", 1.0, 1), rejects=letter, counts=counts(("t", 0, 1, 0, 1, 0, 0, 0, 0, 0, None)))
+        batches.commit(BAG, ("home", 1.0, 1), rejects=letter, counts=counts(("t", 0, 1, 0, 1, 0, 0, 0, 0, 0, 0, None)))
         batches.writer.forget(PIPELINE)
         assert store.views() == []
         assert batches.writer.last(PIPELINE) is None

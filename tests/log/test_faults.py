@@ -138,6 +138,8 @@ ARCHIVING = {
     ("log.expire.in_transaction", 1),
 }
 
+REWRITING = "archive.before_rewrite"
+
 APPEND_ONCE = """
 import sys
 from millstream.log.embedded.engine import SqliteLog
@@ -153,13 +155,24 @@ retention._STEP = 40  # or it would take 20,000 records to see a second step
 archive._FILE_RECORDS = 30
 SqliteLog(sys.argv[1]).maintain("t")
 """
+REWRITE = """
+import pathlib, sys
+import pyarrow as pa
+from millstream.log.archive import Archive
+
+def without_values(batch):
+    at = batch.schema.get_field_index("value")
+    return batch.set_column(at, batch.schema.field(at), pa.nulls(len(batch), pa.binary()))
+
+Archive(pathlib.Path(sys.argv[1]).parent / "cold", "t").rewrite(0, without_values)
+"""
 
 
 def test_every_failpoint_of_the_log_is_killed_at_somewhere_here() -> None:
     found = {name for file in SOURCES.rglob("*.py") for name in re.findall(r'failpoint\("([^"]+)"\)', file.read_text())}
     shared = (SOURCES.parent / "database.py").read_text()  # the file under the log, and under views
     found |= {f"log.{name}" for name in re.findall(r'failpoint\(f"\{self.form.name\}\.([^"]+)"\)', shared)}
-    assert found == {CREATING, *APPENDING, *COMPACTING, *EXPIRING, *(name for name, _ in ARCHIVING)}
+    assert found == {CREATING, REWRITING, *APPENDING, *COMPACTING, *EXPIRING, *(name for name, _ in ARCHIVING)}
 
 
 @pytest.mark.parametrize(("point", "expected"), APPENDING.items())
@@ -230,6 +243,29 @@ def test_a_kill_during_expiry_leaves_whole_steps(tmp_path: Path, point: str, cou
         assert read_all(log, "t") == before[100:]
         assert size_is_right(log)
         assert sound(log)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_kill_while_archived_records_are_rewritten_leaves_each_file_old_or_new(tmp_path: Path, count: int) -> None:
+    archive, path = Archive(tmp_path / "cold", "t"), tmp_path / "log.db"
+    with SqliteLog(path) as log:
+        log.create_topic("t", 1)
+        for first in (0, 50):
+            log.append("t", [Event(b"%04d" % i) for i in range(first, first + 50)])
+            archive.take(log)
+    pieces = archive.pieces(0)
+
+    def values() -> list[bytes | None]:
+        return [value for rows in archive.read(0, 0, 100) for value in rows.column("value").to_pylist()]
+
+    before = values()
+    assert run(REWRITE, path, failpoint=f"{REWRITING}:kill@{count}").returncode == -signal.SIGKILL
+    assert archive.pieces(0) == pieces
+    assert values() == [None] * 50 * (count - 1) + before[50 * (count - 1) :]
+    assert run(REWRITE, path).returncode == 0
+    assert archive.pieces(0) == pieces
+    assert values() == [None] * 100
+    assert not list(tmp_path.rglob(".fresh"))
 
 
 @pytest.mark.parametrize(("point", "count"), sorted(ARCHIVING))

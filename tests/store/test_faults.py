@@ -48,7 +48,7 @@ def commit_batch(batches: Batches, number: int) -> bool:
         (PAIRS, [(number % 5 if number % 7 else None, "x", number, 1)]),
         (TOTALS, [("ann", number, number / 2, 1), *([("ann", number - 1, (number - 1) / 2, -1)] if number else [])]),
     )
-    seen = counts(("t", 0, 2, 1, 1, 0, 0, 0, 0, 0, NOON))
+    seen = counts(("t", 0, 2, 1, 1, 0, 0, 0, 0, 0, 0, NOON))
     letter = rejects(("t", 0, 2 * number, NOON, NOON, "late", None))
     return batches.writer.commit(
         batches.batch(*parts, batch=number, offsets={"t": {0: 2 * number + 2}}, counts=seen, rejects=letter)

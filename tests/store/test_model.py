@@ -188,7 +188,7 @@ def check(data: st.DataObject, writer: StoreWriter, store: StoreReader) -> None:
             fence,
             {"t": {0: number + 1}},
             {"keyed": changes(KEYED, *keyed), "bag": changes(BAG, *data.draw(st.permutations(weighted)))},
-            counts=counts(("t", 0, 1, 1, 0, 0, 0, 0, 0, 0, None)),
+            counts=counts(("t", 0, 1, 1, 0, 0, 0, 0, 0, 0, 0, None)),
         )
         assert writer.commit(batch)
         for _ in range(data.draw(st.integers(0, 2))):

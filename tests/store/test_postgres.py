@@ -249,9 +249,11 @@ def test_views_of_an_earlier_version_are_brought_up_once_when_they_are_opened_to
     with open_writer(address) as writer:
         Batches(writer).commit(BAG, ("home", 1.0, 1))
         writer.release()
+    ask(address, "ALTER TABLE millstream_admission DROP COLUMN erased")
     ask(address, "DROP TABLE millstream_heartbeats; UPDATE millstream_format SET version = 1")
     with open_reader(address) as store:
         assert rows(store, "bag") == [("home", 1.0)]
+        assert "erased" in store.admission(PIPELINE).column_names
     with ThreadPoolExecutor(4) as pool:
         for each in list(pool.map(lambda _: open_writer(address), range(4))):
             each.close()
@@ -482,7 +484,7 @@ def test_the_ledger_keeps_the_newest_batches_and_totals_lose_nothing(address: st
             batches.checkpoint, batches.next = checkpoint, 0
             for minute in range(number):
                 mark = NOON.replace(minute=minute)
-                seen = counts(("t", 0, 3, 2, 1, 0, 0, 0, 0, 0, mark), ("t", 1, 1, 1, 0, 0, 0, 0, 0, 1, None))
+                seen = counts(("t", 0, 3, 2, 1, 0, 0, 0, 0, 0, 0, mark), ("t", 1, 1, 1, 0, 0, 0, 0, 0, 0, 1, None))
                 batches.commit(BAG, ("home", 1.0, 1), counts=seen)
         kept = "SELECT checkpoint, min(batch), count(*) FROM millstream_ledger GROUP BY 1 ORDER BY 1"
         assert store.query(kept).rows == [("c1", 11, 1), ("c2", 15, 5)]

@@ -159,10 +159,12 @@ def test_a_file_of_an_earlier_version_is_brought_up_when_it_is_opened_to_write(p
         Batches(writer).commit(BAG, ("home", 1.0, 1))
         writer.release()
     db = apsw.Connection(str(path))
+    db.execute("ALTER TABLE millstream_admission DROP COLUMN erased").fetchall()
     db.execute("DROP TABLE millstream_heartbeats; PRAGMA user_version=1").fetchall()
     db.close()
     with SqliteReader(path) as store:
         assert rows(store, "bag") == [("home", 1.0)]
+        assert "erased" in store.admission(PIPELINE).column_names
     with armed("views.before_commit"), pytest.raises(RuntimeError):
         sqlite_writer(path)
     with sqlite_writer(path) as writer:
@@ -293,7 +295,7 @@ def test_the_ledger_keeps_the_newest_batches_and_totals_lose_nothing(path: Path)
         def more(number: int) -> None:
             for _ in range(number):
                 mark = NOON.replace(minute=batches.next)
-                seen = counts(("t", 0, 3, 2, 1, 0, 0, 0, 0, 0, mark), ("t", 1, 1, 1, 0, 0, 0, 0, 0, 1, None))
+                seen = counts(("t", 0, 3, 2, 1, 0, 0, 0, 0, 0, 0, mark), ("t", 1, 1, 1, 0, 0, 0, 0, 0, 0, 1, None))
                 batches.commit(BAG, ("home", 1.0, 1), counts=seen)
 
         more(12)

@@ -20,9 +20,9 @@ from typing import Any
 
 from millstream.bench import Result, alternate
 from millstream.bench import eventsourcing_worker as worker
-from millstream.bench.environment import Package, python_with
 from millstream.bench.plain import apart
 from millstream.sourcing import Decider, EventStore, Request
+from millstream.spark.environment import Package, python_with
 
 NAMES = ("commands", "commands_many", "replay")
 PACKAGE = Package("eventsourcing", "9.5.6", "eventsourcing.sqlite", "1 MB", "Python 3.10 or later")

@@ -28,6 +28,7 @@ COMMANDS = {
     "consume": "consume",
     "doctor": "doctor",
     "events": "events",
+    "erase": "erase",
     "explain": "explain",
     "files": "files",
     "groups": "groups",

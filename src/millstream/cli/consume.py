@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import closing, suppress
 from datetime import timedelta
 
@@ -63,7 +63,7 @@ def command(
 
     Tabs, newlines and what a terminal would obey are shown as escapes: a line is a record.
 
-    Without --follow it ends at what was the end when it began.
+    Without --follow it ends at what was the end when it began. Records of those who wait to be erased are left out.
 
     \b
     Examples:
@@ -77,10 +77,20 @@ def command(
             records = _as_member(log, topic, group, start, lease, follow, limit)
         else:
             records = _alone(log, topic, start, follow, limit)
+        is_hidden = _hidden_in(log, topic)
         with closing(records):  # however it ends, leave the group before the log is closed
             for sealed in records:
+                if is_hidden is not None and is_hidden(sealed.key, sealed.value):
+                    continue
                 record = vault.reveal_record(sealed) if vault else sealed
                 click.echo(json_line(record_object(record)) if as_json else _line(record))
+
+
+def _hidden_in(log: Log, topic: str) -> Callable[[bytes | None, bytes | None], bool] | None:
+    """What says of a record that it is of somebody who is to be forgotten, if there is anybody."""
+    from millstream.erase.request import hides
+
+    return hides(log, topic)
 
 
 def _alone(log: Log, topic: str, start: str | None, follow: bool, limit: int | None) -> Generator[Record]:

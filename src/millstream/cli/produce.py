@@ -19,7 +19,7 @@ from millstream.cli.output import json_option, log_option, opened, parse_time, s
 from millstream.errors import BadEvent, ConfigError, LogError
 from millstream.event import Event
 from millstream.log.contract import Topic
-from millstream.log.heartbeat import PREFIX
+from millstream.log.embedded.batch import RESERVED
 from millstream.log.producer import Buffer, Producer
 from millstream.vault.pseudonym import SUFFIX
 
@@ -200,8 +200,9 @@ def _check(topic: Topic, event: Event) -> None:
         raise ConfigError(f"{size:,} bytes, topic {topic.name} takes up to {limit:,}")
     if event.key is None and topic.settings.compacts:
         raise ConfigError(f"no key, and topic {topic.name} is compacted by key")
-    if event.key is not None and event.key.startswith(PREFIX):
-        raise ConfigError(f"keys that begin with {PREFIX.decode()} are reserved for heartbeats")
+    for prefix, whose in RESERVED.items():
+        if event.key is not None and event.key.startswith(prefix):
+            raise ConfigError(f"keys that begin with {prefix.decode()} are reserved for {whose}")
 
 
 def to_event(line: bytes, key_field: str | None = None, time_field: str | None = None) -> Event:

@@ -117,7 +117,7 @@ def show_view(view: str, limit: int, at: str | None, reveal: bool, where: str | 
     if at is not None:
         table = _as_of(view, at, where)
     else:
-        with open_reader(_holding(view, where)) as store:
+        with open_reader(_holding(view, where), hides=True) as store:
             table = store.table(view, limit)
     table = table.slice(0, limit)
     with opened_vault(reveal) as vault:
@@ -142,7 +142,7 @@ def query(view: str, sql: str, where: str | None, as_json: bool) -> None:
       millstream views query per_minute "SELECT page, sum(n) AS n FROM per_minute GROUP BY page"
       millstream views query per_minute "SELECT reason, count(*) AS n FROM millstream_dead_letters GROUP BY reason" --json
     """
-    with open_reader(_holding(view, where)) as store:
+    with open_reader(_holding(view, where), hides=True) as store:
         names, rows = store.query(sql)
     found = [dict(zip(names, row, strict=True)) for row in rows]
     show(found, {name: name for name in names}, as_json=as_json, empty="no rows")

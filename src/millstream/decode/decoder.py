@@ -27,10 +27,11 @@ from millstream.decode.rows import RowReader
 from millstream.decode.timestamps import STAMP, read_dates, read_stamps
 from millstream.event import Headers
 from millstream.kernel.admission.gate import Admission, Gate
-from millstream.kernel.admission.record import COLUMNS, is_used, placed_by
+from millstream.kernel.admission.record import COLUMNS, ERASED, is_used, placed_by
 from millstream.kernel.exchange.chunk import Chunk
 from millstream.kernel.state.store import NEVER
-from millstream.log.heartbeat import PREFIX, Beat
+from millstream.log.erased import erased_places
+from millstream.log.heartbeat import Beat
 from millstream.plan.build import Feed
 from millstream.plan.prune_columns import narrowed
 from millstream.relation.clauses import HEADERS
@@ -42,7 +43,6 @@ from millstream.scalar.compile import Scalar, compile_scalar, guarded, select_on
 from millstream.scalar.function import with_calls
 
 Booleans = npt.NDArray[np.bool_]
-
 META: dict[str, pl.DataType] = {
     "_key": pl.String(), "_partition": pl.Int32(), "_offset": pl.Int64(), "_append_time": STAMP, "_timestamp": STAMP,
 }  # fmt: skip
@@ -100,8 +100,8 @@ class Decoder:
 
     @property
     def reserved(self) -> bytes:
-        """How keys begin that must be looked at: it may be a heartbeat, which only Spark reads."""
-        return PREFIX
+        """How keys begin that must be looked at: it may be a heartbeat, which only Spark reads, or an erased record."""
+        return b"millstream."
 
     def wants_all(self, topic: str) -> bool:
         """Whether an expression of this topic looks at a record's key, timestamp or headers."""
@@ -237,20 +237,42 @@ class FeedDecoder:
         source = feed.source
         self._utc = utc
         self._rows = RowReader(source, types, _key_of(source, columns) or {})
-        self.calls = [each for made in compiled.values() for each in made.calls]
+        calls = [each for made in compiled.values() for each in made.calls]
         read = [made.value for made in compiled.values()] + [
-            part for each in self.calls for part in (each.rows, *each.arguments)
+            part for each in calls for part in (each.rows, *each.arguments)
         ]
         self.used = {name for each in read for name in each.meta.root_names()}
-        said = source.time is not None and bool(
-            source.time.said
-        )  # by an expression, and looked at where that is computed
+        # By an expression, and looked at where that is computed.
+        said = source.time is not None and bool(source.time.said)
         self._needed = [] if said else [name for name in placed_by(source) if name not in META]
         if source.time is not None and not said:
             self.used.add(source.time.column)
 
     def decode(self, partition: int, records: Records) -> tuple[pl.DataFrame, Booleans]:
         """The rows for admission of the records that need no Spark, and a mask of the records that do."""
+        erased = erased_places(records.keys or (), records.values, self.feed.source.codec)
+        if not erased:
+            return self._decode(partition, records, self.compiled)
+        blank = np.zeros(len(records.values), bool)
+        blank[erased] = True
+        frame, left = self._decode(partition, _some(records, ~blank), self.compiled)
+        if self.feed.source.kind == "table":
+            gone = {"_o": records.offsets[blank], "_a": records.appended[blank]}
+            rest = pl.DataFrame(gone).with_columns(pl.lit(ERASED).alias("_bad"), pl.lit(True).alias("_deleted"))
+            others = np.zeros(len(rest), bool)
+        else:  # nothing of it is computed but what admission looks at
+            judged = {name: made for name, made in self.compiled.items() if name in COLUMNS}
+            rest, others = self._decode(partition, _some(records, blank), judged)
+            rest = rest.with_columns(pl.lit(ERASED).alias("_bad"))
+        whole = np.zeros(len(blank), bool)
+        whole[~blank], whole[blank] = left, others
+        rest = rest.select(pl.col(name).cast(frame.schema[name]) for name in rest.columns if name in frame.columns)
+        return pl.concat([frame, rest], how="diagonal").sort("_o"), whole
+
+    def _decode(
+        self, partition: int, records: Records, compiled: Mapping[str, Scalar]
+    ) -> tuple[pl.DataFrame, Booleans]:
+        """The same, of what is ``compiled`` alone."""
         if self.codec is not None:
             in_json, keys = values_in_json(self.codec, records.values), keys_in_json(self.codec, records.keys)
             records = records._replace(values=in_json, keys=keys)
@@ -265,15 +287,16 @@ class FeedDecoder:
             "_bad": pl.lit(None, pl.String),
             "_beat": pl.lit(None, pl.Int64),
             "_deleted": pl.col(_GONE),
-            **{name: made.value for name, made in self.compiled.items()},
+            **{name: made.value for name, made in compiled.items()},
         }
         used = [name for name in COLUMNS if is_used(self.feed, name)]
-        wanted = [*used, *(each.name for each in self.feed.expressions)]
-        doubts = [made.unsure.fill_null(False) for made in self.compiled.values() if made.unsure is not None]
+        wanted = [*used, *(each.name for each in self.feed.expressions if each.name in compiled)]
+        doubts = [made.unsure.fill_null(False) for made in compiled.values() if made.unsure is not None]
         if time and time.said:
-            doubts.append(self.compiled["_t"].value.is_null())
+            doubts.append(compiled["_t"].value.is_null())
         values = (fixed[name].alias(name) for name in wanted)
-        frame = select_once(with_calls(base, self.calls), *values, pl.any_horizontal(_DOUBT, *doubts).alias(_DOUBT))
+        calls = [each for made in compiled.values() for each in made.calls]
+        frame = select_once(with_calls(base, calls), *values, pl.any_horizontal(_DOUBT, *doubts).alias(_DOUBT))
         unsure = frame.get_column(_DOUBT).to_numpy()
         left[at[unsure]] = True
         frame = frame.drop(_DOUBT)
@@ -334,6 +357,20 @@ class FeedDecoder:
             made[HEADERS], unknown = _headers(found_headers)
             unsure |= unknown
         return pl.DataFrame({**made, _DOUBT: unsure})
+
+
+def _some(records: Records, mask: Booleans) -> Records:
+    """The records that a mask says."""
+    at = np.flatnonzero(mask).tolist()
+
+    def of(column: Sequence[Any] | None) -> list[Any] | None:
+        return None if column is None else [column[index] for index in at]
+
+    timestamps = None if records.timestamps is None else records.timestamps[mask]
+    values = of(records.values) or []
+    return Records(
+        records.offsets[mask], timestamps, records.appended[mask], of(records.keys), values, of(records.headers)
+    )
 
 
 def _without_sense(made: Mapping[str, pl.Series]) -> Booleans:

@@ -25,6 +25,7 @@ from millstream.errors import NeedsSpark
 from millstream.event import Record
 from millstream.framed import HEAD, frame
 from millstream.kernel.admission.record import NO_VALUE, SHOWN, beat_of, lacks, placed_by, undecoded
+from millstream.log.erased import is_erased
 from millstream.log.heartbeat import read_heartbeat
 from millstream.plan.prune_columns import narrowed
 from millstream.relation import expression
@@ -93,7 +94,11 @@ def _sort(decoder: FeedDecoder, pipeline: str, partition: int, record: Record, f
         found.others.append(_other(source, record, None, beat=beat_of(said, pipeline)))
         return
     bad, value = _value(source, record)
-    if bad is None and value is not None:
+    if is_erased(record.key, record.value, source.codec) and value is not None:  # it lacks its time, or has an odd one
+        if not (lacking := [name for name in _needed(source) if value.get(name) is None]):
+            raise _only_spark(source, record)
+        bad = lacks(source.time.column if source.time else lacking[0])
+    elif bad is None and value is not None:
         rest: dict[str, Any] = {}
         if source.in_envelopes and not deleted:
             value, rest = value["row"], value

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -174,6 +174,33 @@ class Archive:
                     low, high = offsets.searchsorted(start), offsets.searchsorted(end)
                     if low < high:
                         yield batch.slice(low, high - low)
+
+    def rewrite(self, partition: int, change: Callable[[pa.RecordBatch], pa.RecordBatch | None]) -> int:
+        """Let each batch of a partition's files become what ``change`` gives, or stay if that is nothing; give how many did not stay.
+
+        Places and names stay. A file is replaced as a whole; of what it was before nothing is kept.
+        """
+        import pyarrow.parquet as pq  # slow to load, and rarely needed
+
+        changed = 0
+        with self._alone():
+            fresh = self.folder / str(partition) / ".fresh"
+            for piece in self.pieces(partition):
+                batches = [(batch, change(batch)) for batch in pq.ParquetFile(piece.path).iter_batches(_CHUNK)]
+                if all(new is None for _, new in batches):
+                    continue
+                try:
+                    with pq.ParquetWriter(fresh, SCHEMA, compression="zstd") as writer:
+                        for batch, new in batches:
+                            writer.write_batch(batch if new is None else new)
+                            changed += new is not None
+                    sync(fresh)
+                    failpoint("archive.before_rewrite")
+                    os.replace(fresh, piece.path)
+                    sync(fresh.parent)
+                finally:
+                    fresh.unlink(missing_ok=True)
+        return changed
 
     def _known(self) -> str:
         """The id of the topic that is archived here; archives of before do not say."""

@@ -117,6 +117,18 @@ class Subject:
 
 
 @dataclass(frozen=True, slots=True)
+class Personal:
+    """Whose the records of a source are, and what of them is personal.
+
+    ``subjects`` are pairs of a kind of subject and the column that identifies one; ``columns`` hold personal data besides these.
+    """
+
+    tag: ClassVar[str] = "Personal"
+    subjects: tuple[tuple[str, str], ...]
+    columns: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Named:
     """An expression and the name of its column."""
 

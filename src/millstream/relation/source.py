@@ -249,6 +249,9 @@ def describe_source(source: Source) -> dict[str, Any]:
         }
     if source.failed != "dead_letter":
         described["failed"] = source.failed
+    if source.personal is not None:
+        described["subject"] = dict(source.personal.subjects)
+        described["personal"] = list(source.personal.columns)
     if source.sequence and source.in_envelopes:
         described["deduplicate"] = True
     elif source.sequence:

@@ -57,7 +57,18 @@ def logged(report: Callable[[Progress], None]) -> Callable[[Progress], None]:
             batch = progress.batch
             line = "%s: batch %d in %.1f s, records in this run %d, lag %d"
             so_far = (progress.pipeline, batch, progress.seconds, progress.records, progress.lag)
-            names = ("seconds", "records", "rate", "lag", "admitted", "late", "duplicate", "future", "malformed")
+            names = (
+                "seconds",
+                "records",
+                "rate",
+                "lag",
+                "admitted",
+                "late",
+                "duplicate",
+                "future",
+                "malformed",
+                "erased",
+            )
             told_too = {name: getattr(progress, name) for name in names}
             _run.info(line, *so_far, extra={"facts": {**facts, **told_too}})
         waiting = progress.waiting

@@ -54,7 +54,7 @@ def rebuild(
     :param stop: ends it when set
     """
     refuse_beside(pipeline)
-    _check_past(pipeline, forget=forget_history)
+    check_history(pipeline, forget=forget_history)
     stop = stop or threading.Event()
 
     def catch_up() -> Progress:
@@ -66,8 +66,8 @@ def rebuild(
     return done
 
 
-def _check_past(pipeline: Pipeline, *, forget: bool) -> None:
-    """Refuse where the log has not what the stored version was made from: the new one would lack it."""
+def check_history(pipeline: Pipeline, *, forget: bool) -> None:
+    """Refuse a rebuild where the log has not what the stored version was made from: the new one would lack it."""
     last = last_of(pipeline)
     if last is not None:
         topics = {feed.source.topic for feed in chain_of(pipeline).feeds}
@@ -117,10 +117,10 @@ def _exchange(
         fence = max(fence for _, fence in writers.values())
         renumber(folder_for(folder_of(pipeline), last), epoch_after(fence, sinks, IMPATIENT))
         exchange(pipeline.name, stores, coming, going)
-        _tidy(pipeline, stores)
+        tidy(pipeline, stores)
 
 
-def _tidy(pipeline: Pipeline, stores: Mapping[str, StoreWriter]) -> None:
+def tidy(pipeline: Pipeline, stores: Mapping[str, StoreWriter]) -> None:
     """Remove checkpoints of versions that are no more."""
     names = [pipeline.name + version for version in ("", NEXT, OLD)]
     known = {last.checkpoint for writer in stores.values() for name in names if (last := writer.last(name)) is not None}

@@ -148,7 +148,7 @@ def _bag(rows: pa.Table, names: list[str], count: pl.Expr) -> pl.DataFrame:
 
 
 def _compare_counts(admission: pa.Table, counts: list[Any]) -> Difference:
-    """The admission ledger: in = admitted + late + duplicate + future + malformed, partition by partition."""
+    """The admission ledger: in = admitted + late + duplicate + future + malformed + erased, partition by partition."""
     names = ["topic", "partition", *COUNTED]
     stored = admission.select(names)
     rows = [{name: getattr(count, name) for name in names} | {WEIGHT: 1} for count in counts]

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import cloudpickle
 
+from millstream.log.erased import VALUE_PREFIXES
 from millstream.log.heartbeat import VALUE_PREFIX
 from millstream.spark import private_folder
 
@@ -134,7 +135,7 @@ def records_of(values: Values) -> Records:
 
 
 def records_of_messages(messages: Messages) -> Records:
-    """Messages as records for a decoder, where keys and timestamps do not matter: keys are read of what may be a heartbeat or has no value."""
+    """Messages as records for a decoder, where keys and timestamps do not matter: keys are read of what may be a heartbeat or erased, or has no value."""
     from millstream.decode.decoder import Records
     from millstream.decode.json_lines import Joined
 
@@ -145,7 +146,9 @@ def records_of_messages(messages: Messages) -> Records:
         values = Joined(b"\n".join(value for value in found if value is not None), lengths)
     else:
         values = Joined(joined, messages.lengths)
-    places = np.union1d(values.beginning(VALUE_PREFIX), np.flatnonzero(values.lengths < 0))
+    places = np.flatnonzero(values.lengths < 0)
+    for text in (VALUE_PREFIX, *VALUE_PREFIXES):
+        places = np.union1d(values.beginning(text), places)
     keys: list[bytes | None] = [None] * len(messages)
     for place, key in zip(places.tolist(), messages.keys(places), strict=True):
         keys[place] = key

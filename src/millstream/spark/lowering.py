@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from millstream.kernel.admission.record import (
+    ERASED,
     FAILED,
     IGNORED,
     column_of,
@@ -24,6 +25,7 @@ from millstream.kernel.admission.record import (
 )
 from millstream.kernel.host import Host
 from millstream.kernel.state.store import FOREVER
+from millstream.log.erased import erased_key_sql, erased_value_sql
 from millstream.log.heartbeat import Beat, heartbeat_sql
 from millstream.plan.build import Chain, Feed, micros
 from millstream.plan.prune_columns import narrowed
@@ -73,7 +75,7 @@ def decode(records: DataFrame, chain: Chain, pipeline: str) -> DataFrame:
         "timestamp AS _timestamp",
         f"{headers_sql() if 'headers' in records.columns else 'cast(null AS map<string, string>)'} AS {HEADERS}",
         f"CASE {' '.join(f'WHEN topic = {literal(feed.source.topic)} THEN {feed.number}' for feed in chain.feeds)} END AS _feed",
-        "cast(null AS string) AS _bad",
+        f"CASE WHEN {erased_key_sql()} THEN '{ERASED}' END AS _bad",
         f"{heartbeat_sql(pipeline, ended=FOREVER, ignored=IGNORED)} AS _beat",
         *(f"cast(null AS {kind}) AS {name}" for name, kind in list(_JUDGED.items())[3:]),
     )
@@ -140,6 +142,7 @@ def _decode_feed(frame: DataFrame, feed: Feed, made: list[str], chain: Chain, gu
     frame = frame.selectExpr(*kept, f"CASE WHEN {mine} THEN {unusable(source)} END AS _why", *flat)
     kept = [*_RAW, *_JUDGED, *made]
     usable = f"{mine} AND _why IS NULL"
+    erased = f"_bad <=> '{ERASED}' AND {erased_value_sql(source.codec)}"
     names = [*kept, "_why", *(f"`{name.name}`" for name in source.columns), *hidden(source)]
     if (
         source.time is not None and source.time.said
@@ -148,8 +151,9 @@ def _decode_feed(frame: DataFrame, feed: Feed, made: list[str], chain: Chain, gu
         when = tried(spark, f"CASE WHEN {usable} THEN {told} END")
         frame, names = frame.select(*names, when.alias("_when")), [*names, "_when"]
         usable += " AND _when.value IS NOT NULL"
+    seen = f"{usable} AND NOT ({erased})"  # of an erased record nothing is computed but what admission looks at
     values = {
-        column_of(feed, each.name): f"CASE WHEN {usable} THEN {guarded(each.expression, usable, each.guard)} END"
+        column_of(feed, each.name): f"CASE WHEN {seen} THEN {guarded(each.expression, seen, each.guard)} END"
         for each in feed.expressions
     }
     if source.sequence is not None:
@@ -162,8 +166,11 @@ def _decode_feed(frame: DataFrame, feed: Feed, made: list[str], chain: Chain, gu
         frame = frame.select(*names, *(tried(spark, values[name]).alias(tries[name]) for name in fails))
         values |= {name: f"{attempt}.value" for name, attempt in tries.items()}
         fails = {tries[name]: text for name, text in fails.items()}
+    why = [_complete(source), _failed(fails, source), f"CASE WHEN {erased} THEN '{ERASED}' END"]
+    if source.kind == "table":  # an erased record of a table has no value, and a key that is nobody's
+        why = why[2:] + why[:2]
     judged = {
-        "_bad": f"CASE WHEN {mine} THEN {_first(_complete(source), _failed(fails, source))} ELSE _bad END",
+        "_bad": f"CASE WHEN {mine} THEN {_first(*why)} ELSE _bad END",
     }
     if source.time is not None:
         judged["_t"] = f"CASE WHEN {usable} THEN unix_micros({_time(source.time)}) ELSE _t END"

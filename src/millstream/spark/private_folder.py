@@ -54,6 +54,23 @@ def remove() -> None:
         _own = None
 
 
+def left_behind() -> list[Path]:
+    """The folders of processes that are gone; the next process that makes one removes them."""
+    found = []
+    for other in sorted(Path(_place()[0]).glob(f"{_place()[1]}*")):
+        with suppress(OSError), (other / "lock").open("r+") as lock:
+            if other.lstat().st_uid == os.getuid() and not other.is_symlink():
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                found.append(other)
+    return found
+
+
+def remove_left_behind() -> None:
+    """Remove these."""
+    for other in left_behind():
+        _remove_left(other)
+
+
 def check_ours(path: str) -> Path:
     """A file that we wrote and nobody else can have changed; ConfigError for any other."""
     found = Path(path)
@@ -70,9 +87,7 @@ def check_ours(path: str) -> Path:
 
 
 def _make() -> tuple[Path, int]:
-    parent, prefix = tempfile.gettempdir(), f"millstream-{os.getuid()}-"
-    if len(parent) + len(prefix) + 8 > _LONGEST and os.access("/tmp", os.W_OK):  # noqa: S108
-        parent = "/tmp"  # noqa: S108
+    parent, prefix = _place()
     try:
         made = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
         lock = os.open(made / "lock.new", os.O_CREAT | os.O_RDWR, 0o600)
@@ -87,6 +102,14 @@ def _make() -> tuple[Path, int]:
         if other != made:
             _remove_left(other)
     return made, lock
+
+
+def _place() -> tuple[str, str]:
+    """In which folder they are, and how their names begin."""
+    parent, prefix = tempfile.gettempdir(), f"millstream-{os.getuid()}-"
+    if len(parent) + len(prefix) + 8 > _LONGEST and os.access("/tmp", os.W_OK):  # noqa: S108
+        parent = "/tmp"  # noqa: S108
+    return parent, prefix
 
 
 def _remove_left(other: Path) -> None:

@@ -86,9 +86,13 @@ PIPELINE: dict[str, Convert] = {
 }
 STREAM: dict[str, Convert] = {
     "topic": _text, "key": _names, **_CODEC, "time": _text, "delay": _span, "lateness": _span, "late": _text,
-    "ahead": _span, "idle": _span_or_null, **_CLOCK, "sequence": _pair, "failed": _text,
+    "ahead": _span, "idle": _span_or_null, **_CLOCK, "sequence": _pair, "failed": _text, "personal": _names,
 }  # fmt: skip
-TABLE: dict[str, Convert] = {"topic": _text, "key": _names, **_CODEC, "deduplicate": _flag, "failed": _text}
+TABLE: dict[str, Convert] = {
+    "topic": _text, "key": _names, **_CODEC, "deduplicate": _flag, "failed": _text, "personal": _names,
+}  # fmt: skip
+SUBJECT = "subject."
+"""How the options begin that say whose a record is; the kind of subject follows."""
 VIEW: dict[str, Convert] = {"to": _text, "key": _names, "unbounded": _flag}
 SINK: dict[str, Convert] = {"mode": _text, "refused": _text}
 
@@ -111,6 +115,9 @@ def given(options: Sequence[Option], known: Mapping[str, Convert], what: str, op
                 hint=f"did you mean {close[0]}?" if close else "",
             )
     _codec(found, places, what)
+    subject = {name.removeprefix(SUBJECT): found.pop(name) for name in places if name.startswith(SUBJECT)}
+    if subject:
+        found["subject"] = subject
     clock = {name.removeprefix("clock."): found.pop(name) for name in _CLOCK if name in found}
     if clock:
         if "sent" not in clock:

@@ -20,7 +20,7 @@ from millstream.relation.source_location import said_at
 from millstream.sql.columns import read_columns
 from millstream.sql.emit_clause import Query, check_lateness, read_query
 from millstream.sql.hints import in_sql
-from millstream.sql.options import PIPELINE, SINK, STREAM, TABLE, VIEW, Given, given
+from millstream.sql.options import PIPELINE, SINK, STREAM, SUBJECT, TABLE, VIEW, Given, given
 from millstream.sql.script import Reader, Statement, cut
 
 T = TypeVar("T")
@@ -135,7 +135,7 @@ class Definitions:
                 f"{key.place}: stream {name}: a stream is facts, of which none replaces another; found a PRIMARY KEY",
                 hint="CREATE TABLE is for the latest of each key; WITH (key = 'id') says what the record's key is made of",
             )
-        options = given(reader.options(), STREAM, f"stream {name}")
+        options = given(reader.options(), STREAM, f"stream {name}", (SUBJECT,))
         reader.finish()
         if time is not None:
             if taken := sorted({"time", "delay"} & set(options)):
@@ -155,7 +155,7 @@ class Definitions:
             raise PlanError(
                 f"{time.place}: table {name}: only a stream has a WATERMARK", hint="a table's rows are never late"
             )
-        options = given(reader.options(), TABLE, f"table {name}")
+        options = given(reader.options(), TABLE, f"table {name}", (SUBJECT,))
         reader.finish()
         if key is not None:
             if "key" in options:

@@ -28,8 +28,15 @@ def open_writer(address: str, *, letters: int = LETTERS_KEPT) -> StoreWriter:
     return sqlite_writer(place, letters=letters)
 
 
-def open_reader(address: str, create: bool = False) -> StoreReader:
-    """Open the same for reading; ``create`` makes a missing file or schema, with no views in it."""
+def open_reader(address: str, create: bool = False, *, hides: bool = False) -> StoreReader:
+    """Open the same for reading; ``create`` makes a missing file or schema, with no views in it.
+
+    ``hides`` leaves out the rows of those who are to be forgotten: it is for whoever shows rows to somebody.
+    """
+    if hides:
+        from millstream.store.hiding import Hiding
+
+        return Hiding(open_reader(address, create))
     place = parse_address(address)
     if isinstance(place, PostgresAddress):
         from millstream.store.postgres.reader import PostgresReader

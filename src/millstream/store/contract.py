@@ -40,7 +40,7 @@ REJECTS = pa.schema(
 )
 """The columns of :attr:`Batch.rejects`: records that were not admitted, and why."""
 
-COUNTED = ("records", "admitted", "late", "duplicate", "future", "malformed", "wild", "heartbeats")
+COUNTED = ("records", "admitted", "late", "duplicate", "future", "malformed", "erased", "wild", "heartbeats")
 COUNTS = pa.schema(
     [("topic", pa.string()), ("partition", pa.int32()), *((name, pa.int64()) for name in COUNTED), ("watermark", TIME)]
 )
@@ -129,6 +129,15 @@ class Refusal(NamedTuple):
     why: str
 
 
+class Hidden(NamedTuple):
+    """Rows of a view that readers do not see, whatever its version: those in which a column says ``value``, as text."""
+
+    request: str
+    view: str
+    column: str
+    value: str
+
+
 class Rows(NamedTuple):
     """The answer to a query."""
 
@@ -202,6 +211,14 @@ class StoreWriter(Closing):
         so: see :func:`version_of`.
         """
 
+    @abstractmethod
+    def hide(self, rows: Sequence[Hidden]) -> None:
+        """Hide rows from those who read views, until :meth:`unhide`. What batches change is not changed by it."""
+
+    @abstractmethod
+    def unhide(self, requests: Sequence[str]) -> None:
+        """Hide no longer what these requests have hidden."""
+
 
 def refused_by(view: str) -> str:
     """What stands in the place of a dead letter's topic if a view's store refused the row, whatever version of the view.
@@ -245,8 +262,12 @@ class StoreReader(Closing):
         """The row of a key, or None. ViewError if the view has no key, or another number of columns in it."""
 
     @abstractmethod
-    def query(self, sql: str) -> Rows:
-        """Run one statement that only reads, in the engine's SQL; ViewError for any other."""
+    def query(self, sql: str, hidden: Sequence[Hidden] = ()) -> Rows:
+        """Run one statement that only reads, in the engine's SQL; ViewError for any other. Views are without hidden rows in it."""
+
+    @abstractmethod
+    def hidden(self) -> list[Hidden]:
+        """Which rows are to be hidden; what is read here still has them, see :mod:`millstream.store.hiding`."""
 
     @abstractmethod
     def dead_letters(self, pipeline: str | None = None, *, reason: str | None = None, limit: int = 1000) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from millstream.store.contract import Batch, Entry, StoreWriter, Target, Told, version_of
+from millstream.store.contract import Batch, Entry, Hidden, StoreWriter, Target, Told, version_of
 
 NEXT, OLD = "~next", "~old"
 """What the names of the version that is being built end with, and those of the one that was there before."""
@@ -61,6 +61,14 @@ class Beside(StoreWriter):
     def forget(self, pipeline: str) -> None:
         """Drop the version."""
         self._writer.forget(pipeline + NEXT)
+
+    def hide(self, rows: Sequence[Hidden]) -> None:
+        """Hide rows of all versions."""
+        self._writer.hide(rows)
+
+    def unhide(self, requests: Sequence[str]) -> None:
+        """Hide them no longer."""
+        self._writer.unhide(requests)
 
     def swap(self, pipeline: str, coming: str, going: str) -> None:
         """Not for who builds a version."""

@@ -16,7 +16,7 @@ from millstream.errors import PipelineError
 from millstream.failpoint import failpoint
 from millstream.store import lease
 from millstream.store.checks import Stored, check_changes, check_definition, check_names, check_versions
-from millstream.store.contract import Batch, Entry, StoreWriter, Target, Told
+from millstream.store.contract import Batch, Entry, Hidden, StoreWriter, Target, Told
 from millstream.store.ledger import KEPT
 
 Db = TypeVar("Db")
@@ -119,6 +119,14 @@ class Engine(ABC, Generic[Db, Kept, Writes, Page]):
         """Write the page, and drop what the ledger need not keep."""
 
     @abstractmethod
+    def hide(self, db: Db, rows: Sequence[Hidden]) -> None:
+        """Put rows on the list of those that readers do not see."""
+
+    @abstractmethod
+    def unhide(self, db: Db, requests: Sequence[str]) -> None:
+        """Take off it what these requests have put there."""
+
+    @abstractmethod
     def drop(self, db: Db, pipeline: str, kept: Sequence[Kept]) -> None:
         """Remove these views of a pipeline, and all that is known of its batches."""
 
@@ -164,6 +172,14 @@ class Writer(StoreWriter, Generic[Db, Kept, Writes, Page]):
         pipeline, fence = self._claimed
         self.engine.write(lambda db: self.engine.release(db, pipeline, fence, self._owner))
         self._claimed = self._kept = None
+
+    def hide(self, rows: Sequence[Hidden]) -> None:
+        """Hide rows from readers."""
+        self.engine.write(lambda db: self.engine.hide(db, rows))
+
+    def unhide(self, requests: Sequence[str]) -> None:
+        """Hide them no longer."""
+        self.engine.write(lambda db: self.engine.unhide(db, requests))
 
     def prepare(self, pipeline: str, fingerprint: str, targets: Sequence[Target]) -> None:
         """Make the tables of a claimed pipeline, or check that they are as they were made."""

@@ -199,7 +199,9 @@ class Trial:
         ]
 
     def counts(self, source: str) -> dict[str, int]:
-        """What became of the records of the stream or table ``source``: records, admitted, late, duplicate, future, malformed, wild, heartbeats."""
+        """What became of the records of the stream or table ``source``: records, admitted, late, duplicate, future, malformed, erased, wild,
+        heartbeats.
+        """
         topic = self._source(source).topic
         with open_reader(self._engine.chain.outputs[0].to) as store:
             found = _dicts(pl.DataFrame(store.admission(self.pipeline.name)))

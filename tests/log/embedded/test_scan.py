@@ -33,6 +33,9 @@ keys = st.none() | st.sampled_from([b"k", RESERVED, RESERVED + b".1", RESERVED[:
 @example(events=[(b"k", b"a"), (b"k", b"\n"), (b"k", b"b")], empty=set(), start=0, limit=12)
 @example(events=[(b"k", b"a"), (RESERVED, b"b"), (b"k", b"c")], empty=set(), start=0, limit=12)
 @example(events=[(b"k", b"a"), (b"k", b"b")], empty={1}, start=0, limit=12)
+@example(
+    events=[(b"k", b""), (b"k", b"\n")], empty={0}, start=0, limit=12
+)  # as many newlines as there would be between
 def test_columns_are_those_of_the_rows_or_none_at_all(
     tmp_path: Path, events: list[tuple[bytes | None, bytes]], empty: set[int], start: int, limit: int
 ) -> None:

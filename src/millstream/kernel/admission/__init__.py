@@ -1,4 +1,4 @@
-"""Admission: every record of a partition is admitted, late, duplicate, future or malformed, in the order of offsets.
+"""Admission: every record of a partition is admitted, late, duplicate, future, malformed or erased, in the order of offsets.
 
 The verdict on a record depends on the records before it in its partition and on nothing else: not on where batches end,
 not on any clock. The watermark at a record is the highest time at earlier offsets less the stream's delay, or what a

@@ -24,6 +24,9 @@ SHOWN = 200
 FAILED = "failed: "
 """How the reason begins why a record cannot be used on which an expression failed. It is counted as malformed."""
 
+ERASED = "erased"
+"""What stands in ``_bad`` of an erased record: it is judged by its time like any other, and then it is not admitted."""
+
 IGNORED = NEVER
 """The time of a heartbeat that is meant for another pipeline."""
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from millstream.kernel.admission.record import FAILED
+from millstream.kernel.admission.record import ERASED, FAILED
 from millstream.kernel.arrow import to_bytes
 from millstream.kernel.exchange.chunk import Chunk, Kind, tell
 from millstream.kernel.exchange.reports import Count
@@ -20,8 +20,8 @@ from millstream.kernel.watermarks import Micros, steps_of
 from millstream.log.heartbeat import Beat
 from millstream.plan.build import DRIVER, ORIGIN, Feed, micros
 
-ADMITTED, LATE, DUPLICATE, FUTURE, MALFORMED, HEARTBEAT = range(6)
-REASONS = ("admitted", "late", "duplicate", "future", "malformed", "heartbeat")
+ADMITTED, LATE, DUPLICATE, FUTURE, MALFORMED, HEARTBEAT, GONE = range(7)
+REASONS = ("admitted", "late", "duplicate", "future", "malformed", "heartbeat", "erased")
 
 _YEAR = 31_556_952 * 1_000_000  # microseconds, on average
 _REACH = 8000 * _YEAR  # from 1970 on
@@ -61,6 +61,8 @@ def judge(
         codes[repeats] = DUPLICATE
     time = feed.source.time
     bad = rows["_bad"].is_not_null().to_numpy()
+    gone = (rows["_bad"] == ERASED).fill_null(False).to_numpy() if bad.any() else np.zeros(size, bool)
+    bad = bad & ~gone
     beat = rows["_beat"].is_not_null().to_numpy()
     if time is not None:
         times = rows["_t"].fill_null(NEVER).to_numpy()
@@ -77,6 +79,7 @@ def judge(
         course, watermark = highest[:-1], int(highest[-1])
         met = course[places]
         codes[(codes == ADMITTED) & (times < met - micros(time.lateness))] = LATE
+    codes[gone & (codes == ADMITTED)] = GONE
     codes[bad] = MALFORMED
     codes[beat] = HEARTBEAT
     return Verdicts(codes, met, watermark, course, appended)
@@ -108,7 +111,9 @@ def outcome(feed: Feed, partition: int, rows: pl.DataFrame, verdicts: Verdicts) 
         pl.col("_o").alias(ORIGIN[2]),
     )
     good = rows if counts[ADMITTED] == len(codes) else rows.filter(codes == ADMITTED)
-    late = rows.filter(codes == LATE) if counts[LATE] and any(port.late for port in feed.ports) else None
+    late = None
+    if counts[LATE] and any(port.late for port in feed.ports):  # nothing of an erased one is to be seen there
+        late = rows.filter(codes == LATE).filter(pl.col("_bad").is_null())
     bare = good.drop(ORIGIN if source.kind == "stream" else ORIGIN[:2])  # a changelog needs the order
     for port in feed.ports:
         if port.late:
@@ -119,7 +124,7 @@ def outcome(feed: Feed, partition: int, rows: pl.DataFrame, verdicts: Verdicts) 
     if feed.clocks and (steps := steps_of(verdicts.appended, verdicts.course, verdicts.watermark)).marks.size:
         for port in feed.clocks:
             yield from tell(f"{feed.number}:{partition}", steps, port)
-    refused = (codes != ADMITTED) & (codes != HEARTBEAT)
+    refused = (codes != ADMITTED) & (codes != HEARTBEAT) & (codes != GONE)
     if refused.any():
         yield Chunk.own(DRIVER, feed.number, partition, Kind.REJECT, to_bytes(_rejects(rows, verdicts, refused)))
     wild = (
@@ -135,6 +140,7 @@ def outcome(feed: Feed, partition: int, rows: pl.DataFrame, verdicts: Verdicts) 
         duplicate=int(counts[DUPLICATE]),
         future=int(counts[FUTURE]),
         malformed=int(counts[MALFORMED]),
+        erased=int(counts[GONE]),
         wild=wild,
         heartbeats=int(counts[HEARTBEAT]),
         watermark=verdicts.watermark if verdicts.watermark > NEVER else None,

@@ -55,7 +55,7 @@ def unpack(chain: Chain, chunks: Iterable[Chunk]) -> Arrived:
 def _add(one: Count, other: Count) -> Count:
     summed = {
         name: getattr(one, name) + getattr(other, name)
-        for name in ("records", "admitted", "late", "duplicate", "future", "malformed", "wild", "heartbeats")
+        for name in ("records", "admitted", "late", "duplicate", "future", "malformed", "erased", "wild", "heartbeats")
     }
     latest = {
         name: max((value for each in (one, other) if (value := getattr(each, name)) is not None), default=None)

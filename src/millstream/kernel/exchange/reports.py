@@ -24,6 +24,7 @@ class Count(msgspec.Struct, array_like=True):
     heartbeats: int
     watermark: int | None
     appended: int | None = None
+    erased: int = 0
 
 
 class Held(msgspec.Struct, array_like=True):

@@ -10,11 +10,14 @@ import msgspec
 
 from millstream.errors import BadEvent
 from millstream.event import Event, Headers, to_millis
+from millstream.log import erased, heartbeat
 from millstream.log.contract import Topic
-from millstream.log.heartbeat import PREFIX
 from millstream.log.partitioner import partitions_of
 
 _VALUE, _KEY, _TIME, _HEADERS = map(operator.itemgetter, range(len(Event._fields)))
+
+RESERVED = {heartbeat.PREFIX: "heartbeats", erased.PREFIX: "erased records"}
+"""How keys begin that users do not append, and what such records are."""
 
 
 class Part(NamedTuple):
@@ -77,15 +80,16 @@ class Batch:
                 raise self._bad(index, "key and value must be bytes or None")
 
     def _check_keys(self, keys: Sequence[bytes | None]) -> None:
-        if PREFIX not in b"".join(filter(None, keys)):  # one search for them all
-            return
-        for index, key in enumerate(keys):
-            if key is not None and key.startswith(PREFIX):
-                raise self._bad(
-                    index,
-                    f"keys that begin with {PREFIX.decode()} are reserved for heartbeats",
-                    hint="give the key another beginning; a copy of a topic leaves heartbeats out",
-                )
+        for prefix, whose in RESERVED.items():
+            if prefix not in b"".join(filter(None, keys)):  # one search for them all
+                continue
+            for index, key in enumerate(keys):
+                if key is not None and key.startswith(prefix):
+                    raise self._bad(
+                        index,
+                        f"keys that begin with {prefix.decode()} are reserved for {whose}",
+                        hint=f"give the key another beginning; a copy of a topic leaves {whose} out",
+                    )
 
     def _check_sizes(self, limit: int, *columns: Sequence[bytes | None] | None) -> None:
         present = [column for column in columns if column is not None]

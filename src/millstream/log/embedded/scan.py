@@ -151,7 +151,7 @@ def _values(db: Db, table: str, part: Part, limit: int, without: bytes) -> Value
     if count < len(offsets):
         offsets = _numbers(*ask(end, "group_concat(offset)"))
     newlines = np.flatnonzero(np.frombuffer(joined, np.uint8) == ord("\n"))
-    if len(newlines) == count - 1:
+    if there == count and len(newlines) == count - 1:
         lengths = np.diff(newlines, prepend=-1, append=len(joined)) - 1
     else:  # some are in the values, or some have none
         lengths = _numbers(*ask(end, "group_concat(ifnull(length(value), -1))"))

@@ -38,6 +38,8 @@ class Source(NodeContract):
     """What happens to a record on which an expression fails: it alone is rejected, or it stops the pipeline."""
     subject: clauses.Subject | None = field(default=None, compare=False)
     """Where the writers' schemas of framed Avro are; the same data under another address is no other definition."""
+    personal: clauses.Personal | None = field(default=None, compare=False)
+    """Whose records these are. It decides nothing of what a view holds, so that it may be said later of a pipeline that runs."""
     place: Place = field(default=NOWHERE, compare=False)
 
     @property

@@ -35,6 +35,7 @@ class Progress:
     :param duplicate: how many were repeats
     :param future: how many were ahead of their append by too much
     :param malformed: how many did not decode
+    :param erased: how many were of subjects that have been forgotten
     :param rate: records a second in the last batch
     :param lag: records that are not yet in the views
     :param watermark: the time up to which events are complete
@@ -57,6 +58,7 @@ class Progress:
     duplicate: int = 0
     future: int = 0
     malformed: int = 0
+    erased: int = 0
     rate: float = 0.0
     lag: int = 0
     watermark: datetime | None = None

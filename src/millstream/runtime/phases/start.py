@@ -89,7 +89,7 @@ def _progress(old: Progress, claimed: Claimed, recovered: Recovered, delivered: 
     mark = min(marks, default=-FOREVER)
     counts = {
         name: getattr(old, name) + delivered.counts[name]
-        for name in ("records", "admitted", "late", "duplicate", "future", "malformed")
+        for name in ("records", "admitted", "late", "duplicate", "future", "malformed", "erased")
     }
     held = list(position.held.values())
     return Progress(

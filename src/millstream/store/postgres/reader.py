@@ -13,8 +13,9 @@ from psycopg import errors as pg
 from millstream.address import PostgresAddress
 from millstream.errors import ViewError
 from millstream.store.checks import COUNT, find, info_of, key_columns
-from millstream.store.contract import Entry, Rows, StoreReader, ViewInfo
+from millstream.store.contract import Entry, Hidden, Rows, StoreReader, ViewInfo
 from millstream.store.identifier import quote
+from millstream.store.postgres import hidden as hiding
 from millstream.store.postgres import ledger, tables
 from millstream.store.postgres.server import Pg, Server, first_line, literal
 from millstream.store.postgres.values import encode, selected, sql_type
@@ -63,7 +64,7 @@ class PostgresReader(StoreReader):
 
         return self._server.run(work, reading=True)
 
-    def query(self, sql: str) -> Rows:
+    def query(self, sql: str, hidden: Sequence[Hidden] = ()) -> Rows:
         """Run one statement of PostgreSQL's SQL that only reads."""
         start = _SPACE.match(sql)
         word = re.match(r"\w*", sql[start.end() if start else 0 :])
@@ -75,6 +76,7 @@ class PostgresReader(StoreReader):
             )
         with self._server.alone() as db:
             try:
+                hiding.shadow(db, self._server.address.schema, hidden)
                 with db.transaction():
                     db.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
                     answer = db.execute(sql, prepare=True)  # which the server does with one statement only
@@ -94,6 +96,10 @@ class PostgresReader(StoreReader):
     def admission(self, pipeline: str | None = None) -> Any:
         """What became of all records since the beginning, for each partition."""
         return self._server.run(lambda db: ledger.admission(db, pipeline), reading=True)
+
+    def hidden(self) -> list[Hidden]:
+        """Which rows are to be hidden."""
+        return self._server.run(hiding.hidden, reading=True)
 
     def _find(self, db: Pg, view: str) -> tables.Kept:
         return find(str(self._server.address), tables.load(db), view)

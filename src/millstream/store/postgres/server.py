@@ -29,7 +29,7 @@ except ImportError as error:  # pragma: no cover
 Pg: TypeAlias = "psycopg.Connection[tuple[Any, ...]]"
 T = TypeVar("T")
 
-FORMAT = 2
+FORMAT = 3
 """Since 2 heartbeats are kept."""
 OLDEST = 150_000
 """The oldest server: it can hold null to be equal to null in a key."""
@@ -65,7 +65,7 @@ CREATE TABLE millstream_heartbeats (
     checkpoint text COLLATE "C" NOT NULL, batch bigint NOT NULL, PRIMARY KEY (pipeline, topic, partition, "offset", time)
 );
 """
-_UPGRADES = {1: _HEARTBEATS}
+_UPGRADES = {1: _HEARTBEATS, 2: "ALTER TABLE millstream_admission ADD COLUMN erased bigint NOT NULL DEFAULT 0"}
 """What makes a schema of each older format one of the next."""
 
 _SCHEMA = """
@@ -93,7 +93,7 @@ CREATE INDEX ON millstream_dead_letters (pipeline, topic, partition, "offset");
 CREATE TABLE millstream_admission (
     pipeline text COLLATE "C" NOT NULL, checkpoint text COLLATE "C" NOT NULL, batch bigint NOT NULL, topic text COLLATE "C" NOT NULL,
     partition integer NOT NULL, records bigint NOT NULL, admitted bigint NOT NULL, late bigint NOT NULL, duplicate bigint NOT NULL,
-    future bigint NOT NULL, malformed bigint NOT NULL, wild bigint NOT NULL, heartbeats bigint NOT NULL, watermark timestamptz,
+    future bigint NOT NULL, malformed bigint NOT NULL, erased bigint NOT NULL DEFAULT 0, wild bigint NOT NULL, heartbeats bigint NOT NULL, watermark timestamptz,
     PRIMARY KEY (pipeline, checkpoint, batch, topic, partition)
 );
 """

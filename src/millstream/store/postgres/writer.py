@@ -14,7 +14,7 @@ from millstream.address import PostgresAddress
 from millstream.store import lease
 from millstream.store.contract import LETTERS_KEPT, Target
 from millstream.store.ledger import KEPT
-from millstream.store.postgres import beats, ledger, tables
+from millstream.store.postgres import beats, hidden, ledger, tables
 from millstream.store.postgres.server import PATIENCE, Pg, Server
 from millstream.store.writer import Engine, Writer
 
@@ -50,6 +50,8 @@ class PostgresEngine(Engine[Pg, tables.Kept, tables.Writes, ledger.Page]):
     plan = staticmethod(tables.plan_writes)
     page = staticmethod(ledger.Page)
     apply = staticmethod(tables.apply)
+    hide = staticmethod(hidden.hide)
+    unhide = staticmethod(hidden.unhide)
 
     def __init__(self, server: Server, keep: int, letters: int, ttl: timedelta) -> None:
         self.server, self.ttl = server, ttl

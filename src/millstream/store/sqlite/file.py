@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -11,8 +11,8 @@ import apsw
 from millstream.database import Database, Db, Form, Words
 from millstream.errors import ViewError, ViewStoreFailed, ViewStoreUnavailable
 
-FORMAT = 2
-"""Since 2 heartbeats are kept."""
+FORMAT = 3
+"""Since 2 heartbeats are kept, since 3 erased records are counted."""
 _PRAGMAS = {"table_info", "table_xinfo", "table_list", "index_list", "index_info", "index_xinfo", "integrity_check"}
 
 _SCHEMA = """
@@ -38,7 +38,7 @@ CREATE INDEX millstream_dead_letters_place ON millstream_dead_letters (pipeline,
 CREATE TABLE millstream_admission (
     pipeline TEXT NOT NULL, checkpoint TEXT NOT NULL, batch INTEGER NOT NULL, topic TEXT NOT NULL, partition INTEGER NOT NULL,
     records INTEGER NOT NULL, admitted INTEGER NOT NULL, late INTEGER NOT NULL, duplicate INTEGER NOT NULL,
-    future INTEGER NOT NULL, malformed INTEGER NOT NULL, wild INTEGER NOT NULL, heartbeats INTEGER NOT NULL, watermark TEXT,
+    future INTEGER NOT NULL, malformed INTEGER NOT NULL, erased INTEGER NOT NULL DEFAULT 0, wild INTEGER NOT NULL, heartbeats INTEGER NOT NULL, watermark TEXT,
     PRIMARY KEY (pipeline, checkpoint, batch, topic, partition)
 ) STRICT, WITHOUT ROWID;
 """
@@ -96,7 +96,7 @@ VIEW_FILE = Form(
         "foreign": Words(ViewError, "{where} is a SQLite database of something else", "name another path"),
         "newer": Words(ViewError, "{where} {why}", "pip install --upgrade millstream"),
     },
-    upgrades={1: _HEARTBEATS},
+    upgrades={1: _HEARTBEATS, 2: "ALTER TABLE millstream_admission ADD COLUMN erased INTEGER NOT NULL DEFAULT 0"},
 )
 
 
@@ -118,11 +118,12 @@ class ViewFile(Database):
         super().__init__(path, VIEW_FILE, create=create)
 
     @contextmanager
-    def read_only(self) -> Iterator[Db]:
+    def read_only(self, prepare: Callable[[Db], None] = lambda _: None) -> Iterator[Db]:
         """A connection of its own on which only reading is possible, for statements that are not ours."""
         with self.using():
             db = self.connect()
             try:
+                prepare(db)
                 db.execute("PRAGMA query_only=ON")
                 db.authorizer = _reads_only
                 yield db

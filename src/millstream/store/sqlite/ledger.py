@@ -158,7 +158,9 @@ def refused(db: Db, pipeline: str, view: str) -> int:
 
 def admission(db: Db, pipeline: str | None) -> Any:
     """The counts of each partition, summed over all batches, with its highest watermark, as Arrow."""
-    sums = ", ".join(f"sum({name})" for name in COUNTED)
+    columns = {name for _, name, *_ in db.execute("PRAGMA table_info(millstream_admission)")}
+    # Who only reads does not upgrade: a file of before has no erased records, and no column for them.
+    sums = ", ".join(f"sum({name})" if name in columns else "0" for name in COUNTED)
     rows = db.execute(
         f"SELECT pipeline, topic, partition, {sums}, json_group_array(DISTINCT watermark) FROM millstream_admission"
         " WHERE pipeline = ?1 OR ?1 IS NULL GROUP BY pipeline, topic, partition ORDER BY pipeline, topic, partition",

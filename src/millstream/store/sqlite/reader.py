@@ -11,8 +11,9 @@ import apsw
 from millstream.database import Db
 from millstream.errors import ViewError
 from millstream.store.checks import COUNT, find, info_of, key_columns
-from millstream.store.contract import Entry, Rows, StoreReader, ViewInfo
+from millstream.store.contract import Entry, Hidden, Rows, StoreReader, ViewInfo
 from millstream.store.identifier import quote
+from millstream.store.sqlite import hidden as hiding
 from millstream.store.sqlite import ledger, tables
 from millstream.store.sqlite.file import ViewFile
 from millstream.store.sqlite.values import encode
@@ -57,7 +58,7 @@ class SqliteReader(StoreReader):
             found: list[dict[str, Any]] = tables.to_arrow(rows, schema).to_pylist()
             return found[0] if found else None
 
-    def query(self, sql: str) -> Rows:
+    def query(self, sql: str, hidden: Sequence[Hidden] = ()) -> Rows:
         """Run one statement of SQLite's SQL that only reads."""
         columns: list[tuple[str, ...]] = []
 
@@ -67,7 +68,7 @@ class SqliteReader(StoreReader):
                 raise ViewError("found several statements, expected one")
             return True
 
-        with self._file.read_only() as db:
+        with self._file.read_only(lambda db: hiding.shadow(db, hidden)) as db:
             db.set_progress_handler(_go_on, _STEPS)
             cursor = db.cursor()
             cursor.exec_trace = one
@@ -93,6 +94,11 @@ class SqliteReader(StoreReader):
         """What became of all records since the beginning, for each partition."""
         with self._file.read() as db:
             return ledger.admission(db, pipeline)
+
+    def hidden(self) -> list[Hidden]:
+        """Which rows are to be hidden."""
+        with self._file.read() as db:
+            return hiding.hidden(db)
 
     def _find(self, db: Db, view: str) -> tables.Kept:
         return find(str(self._file.path), tables.load(db), view)

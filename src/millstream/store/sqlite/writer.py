@@ -16,7 +16,7 @@ from millstream.store.checks import check_target
 from millstream.store.comparable import time_micros, time_text
 from millstream.store.contract import LETTERS_KEPT, Target
 from millstream.store.ledger import KEPT
-from millstream.store.sqlite import beats, ledger, tables
+from millstream.store.sqlite import beats, hidden, ledger, tables
 from millstream.store.sqlite.file import ViewFile
 from millstream.store.sqlite.values import sql_type
 from millstream.store.writer import Engine, Writer
@@ -42,6 +42,8 @@ class SqliteEngine(Engine[Db, tables.Kept, tables.Writes, ledger.Page]):
     plan = staticmethod(tables.plan_writes)
     page = staticmethod(ledger.Page)
     apply = staticmethod(tables.apply)
+    hide = staticmethod(hidden.hide)
+    unhide = staticmethod(hidden.unhide)
 
     def __init__(self, file: ViewFile, clock: Callable[[], int], keep: int, letters: int) -> None:
         self.file = file
