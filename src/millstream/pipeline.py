@@ -186,7 +186,7 @@ class Pipeline:
         :param schema: its columns, ``"id long, name string"``
         :param key: the columns of its primary key
         :param topic: the topic; by default it has the name of this source
-        :param codec: ``"json"``, ``"confluent-json"``, ``"text"``, ``"debezium"`` for Debezium's envelopes as JSON, an Avro schema or a Confluent
+        :param codec: ``"json"``, ``"confluent-json"``, ``"text"``, ``"debezium"`` or a Debezium, an Avro schema or a Confluent
         :param deduplicate: whether changes that a Debezium connector has sent again are dropped
         :param failed: ``"dead_letter"`` or ``"stop"``
         :raises PlanError: if something of it does not hold together
