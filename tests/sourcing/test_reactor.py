@@ -1,8 +1,9 @@
-"""A saga on both engines: an order asks for a payment, is confirmed when it is paid, and cancelled when it is not paid in time."""
+"""A saga, on both engines: an order asks for a payment, is confirmed when it is paid, and cancelled when it is not paid in time."""
 
 from __future__ import annotations
 
 import random
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from millstream.sourcing import CommandLoop, Commands, Decider, Happened, LoopSe
 from millstream.sourcing.commands import unpack_reply
 from millstream.testing import KafkaBroker
 from tests.sourcing.loops import events_by_aggregate, records
+from tests.waiting import until
 
 SETTINGS = LoopSettings(partitions=2, lease=timedelta(seconds=5))
 IN_TIME, SLOWLY = timedelta(hours=1), timedelta(hours=3)
@@ -240,25 +242,30 @@ class TestEmbedded(SagaContract):
         return pass_time
 
 
-class TestKafka(SagaContract):
-    """On a real broker, with a clock that is set for timeouts."""
-
-    @pytest.fixture
-    def clock(self) -> list[int]:
-        return [time.time_ns() // 1_000_000]
-
-    @pytest.fixture
-    def settings(self, clock: list[int]) -> LoopSettings:
-        return replace(SETTINGS, clock=lambda: clock[0])
-
-    @pytest.fixture
-    def log(self, kafka: KafkaBroker) -> Iterator[Log]:
-        with open_log(kafka.url) as opened:
-            yield opened
-
-    @pytest.fixture
-    def later(self, clock: list[int]) -> Callable[[], None]:
-        def pass_time() -> None:
+def test_a_saga_on_a_real_broker_ends_each_order_once(kafka: KafkaBroker) -> None:
+    clock = [time.time_ns() // 1_000_000]
+    settings, stop = replace(SETTINGS, clock=lambda: clock[0]), threading.Event()
+    with open_log(kafka.url) as log:
+        world = World(log, settings)
+        parts: list[CommandLoop[Any] | Reactor] = [
+            world.saga,
+            *(CommandLoop(log, *each, SETTINGS) for each in world.deciders.items()),
+        ]
+        threads = [threading.Thread(target=part.run, args=(stop,)) for part in parts]
+        for thread in threads:
+            thread.start()
+        try:
+            for i in range(4):
+                world.commands[world.orders].send(f"o{i}", Place(1 + i))
+            until(lambda: len(world.events(world.payments)) == 4, timeout=60)
+            world.commands[world.payments].send("o2", Pay())
+            until(lambda: world.events(world.orders)["o2"] == [Placed(3), Confirmed()], timeout=60)
             clock[0] += 2 * 3_600_000
-
-        return pass_time
+            until(lambda: len(records(log, f"{world.orders}.replies")) == 4 + 1 + 4, timeout=60)
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join(60)
+        ends = {i: Confirmed() if i == 2 else Cancelled("not paid in time") for i in range(4)}
+        assert world.events(world.orders) == {f"o{i}": [Placed(1 + i), end] for i, end in ends.items()}
+        assert [unpack_reply(each).repeated for each in records(log, f"{world.orders}.replies")] == [False] * 9
