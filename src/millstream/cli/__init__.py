@@ -28,6 +28,7 @@ COMMANDS = {
     "consume": "consume",
     "doctor": "doctor",
     "erase": "erase",
+    "events": "events",
     "explain": "explain",
     "files": "files",
     "groups": "groups",

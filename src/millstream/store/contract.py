@@ -254,6 +254,10 @@ class StoreReader(Closing):
         """
 
     @abstractmethod
+    def last(self, pipeline: str) -> Entry | None:
+        """The newest entry of the ledger of a pipeline; None if it has done nothing yet."""
+
+    @abstractmethod
     def get(self, view: str, key: Sequence[Any]) -> dict[str, Any] | None:
         """The row of a key, or None. ViewError if the view has no key, or another number of columns in it."""
 

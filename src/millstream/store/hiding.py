@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millstream.store.contract import Hidden, Rows, StoreReader, ViewInfo
+from millstream.store.contract import Entry, Hidden, Rows, StoreReader, ViewInfo
 
 
 class Names(NamedTuple):
@@ -82,6 +82,10 @@ class Hiding(StoreReader):
         ]
         at = letters.schema.get_field_index("detail")
         return letters.set_column(at, letters.schema.field(at), pa.array(details, letters.schema.field(at).type))
+
+    def last(self, pipeline: str) -> Entry | None:
+        """The newest entry of the ledger."""
+        return self._store.last(pipeline)
 
     def admission(self, pipeline: str | None = None) -> Any:
         """What became of all records."""

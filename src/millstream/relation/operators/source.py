@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from millstream.relation.nodes import Node
 
 
-CodecName: TypeAlias = Literal["json", "confluent-json", "text", "avro", "confluent-avro", "debezium"]
+CodecName: TypeAlias = Literal["json", "confluent-json", "text", "avro", "confluent-avro", "debezium", "debezium-avro"]
 """How values are written."""
 
 
@@ -41,6 +41,11 @@ class Source(NodeContract):
     personal: clauses.Personal | None = field(default=None, compare=False)
     """Whose records these are. It decides nothing of what a view holds, so that it may be said later of a pipeline that runs."""
     place: Place = field(default=NOWHERE, compare=False)
+
+    @property
+    def in_envelopes(self) -> bool:
+        """Whether its values are Debezium's envelopes."""
+        return self.codec in ("debezium", "debezium-avro")
 
     @property
     def all_columns(self) -> tuple[Column, ...]:
