@@ -38,13 +38,13 @@ unless ``--debug``.
     │   ├── CaptureGap        the database cannot give what comes next: it has forgotten it, or is another one
     │   ├── CaptureFenced     another process captures under the same name
     │   └── TableChanged      a captured table is not what it was, so that somebody must decide
+    ├── EraseError            forgetting somebody: the register of requests, the audit log
+    │   ├── AlreadyErasing    another process is at it
+    │   └── StillThere        somebody was found in a place after an erasure
     ├── SourcingError         aggregates: states that are folds of their events
     │   ├── Conflict          others appended to the aggregate each time a command was decided
     │   ├── KeyReused         an idempotency key that was another command's
     │   └── Unreadable        a stored event that today's code does not read
-    ├── EraseError            forgetting somebody: the register of requests, the audit log
-    │   ├── AlreadyErasing    another process is at it
-    │   └── StillThere        somebody was found in a place after an erasure
     └── LogError              the event log
         ├── UnknownTopic
         ├── UnknownGroup
@@ -225,6 +225,18 @@ class TableChanged(CaptureError):
     """A captured table has lost a column, or has another type or key; what comes next was not appended."""
 
 
+class EraseError(MillstreamError):
+    """Somebody cannot be forgotten: something about the register of requests, or about the audit log."""
+
+
+class AlreadyErasing(EraseError):
+    """Another process erases or takes a request."""
+
+
+class StillThere(EraseError):
+    """Somebody was found in a place after an erasure; the request waits on."""
+
+
 class SourcingError(MillstreamError):
     """Something about an aggregate: its events, its commands, or its code."""
 
@@ -239,18 +251,6 @@ class KeyReused(SourcingError):
 
 class Unreadable(SourcingError):
     """A stored event does not fit what today's code expects; it was left as it is."""
-
-
-class EraseError(MillstreamError):
-    """Somebody cannot be forgotten: something about the register of requests, or about the audit log."""
-
-
-class AlreadyErasing(EraseError):
-    """Another process erases or takes a request."""
-
-
-class StillThere(EraseError):
-    """Somebody was found in a place after an erasure; the request waits on."""
 
 
 class LogError(MillstreamError):

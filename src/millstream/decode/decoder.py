@@ -20,6 +20,7 @@ import polars as pl
 from millstream.debezium import Debezium
 from millstream.decode.decimals import read_decimals
 from millstream.decode.envelope import row_in
+from millstream.decode.erased import chosen, erased_of
 from millstream.decode.framed_envelopes import codecs_of, keys_in_json, values_in_json
 from millstream.decode.repeated_fields import repeated
 from millstream.decode.row_types import Kind, field_at, kind_of, record_type
@@ -30,7 +31,6 @@ from millstream.kernel.admission.gate import Admission, Gate
 from millstream.kernel.admission.record import COLUMNS, ERASED, is_used, placed_by
 from millstream.kernel.exchange.chunk import Chunk
 from millstream.kernel.state.store import NEVER
-from millstream.log.erased import erased_places
 from millstream.log.heartbeat import Beat
 from millstream.plan.build import Feed
 from millstream.plan.prune_columns import narrowed
@@ -43,6 +43,7 @@ from millstream.scalar.compile import Scalar, compile_scalar, guarded, select_on
 from millstream.scalar.function import with_calls
 
 Booleans = npt.NDArray[np.bool_]
+
 META: dict[str, pl.DataType] = {
     "_key": pl.String(), "_partition": pl.Int32(), "_offset": pl.Int64(), "_append_time": STAMP, "_timestamp": STAMP,
 }  # fmt: skip
@@ -242,27 +243,26 @@ class FeedDecoder:
             part for each in calls for part in (each.rows, *each.arguments)
         ]
         self.used = {name for each in read for name in each.meta.root_names()}
-        # By an expression, and looked at where that is computed.
-        said = source.time is not None and bool(source.time.said)
+        said = source.time is not None and bool(
+            source.time.said
+        )  # by an expression, and looked at where that is computed
         self._needed = [] if said else [name for name in placed_by(source) if name not in META]
         if source.time is not None and not said:
             self.used.add(source.time.column)
 
     def decode(self, partition: int, records: Records) -> tuple[pl.DataFrame, Booleans]:
         """The rows for admission of the records that need no Spark, and a mask of the records that do."""
-        erased = erased_places(records.keys or (), records.values, self.feed.source.codec)
-        if not erased:
+        blank = erased_of(records, self.feed.source.codec)
+        if blank is None:
             return self._decode(partition, records, self.compiled)
-        blank = np.zeros(len(records.values), bool)
-        blank[erased] = True
-        frame, left = self._decode(partition, _some(records, ~blank), self.compiled)
+        frame, left = self._decode(partition, chosen(records, ~blank), self.compiled)
         if self.feed.source.kind == "table":
             gone = {"_o": records.offsets[blank], "_a": records.appended[blank]}
             rest = pl.DataFrame(gone).with_columns(pl.lit(ERASED).alias("_bad"), pl.lit(True).alias("_deleted"))
             others = np.zeros(len(rest), bool)
         else:  # nothing of it is computed but what admission looks at
             judged = {name: made for name, made in self.compiled.items() if name in COLUMNS}
-            rest, others = self._decode(partition, _some(records, blank), judged)
+            rest, others = self._decode(partition, chosen(records, blank), judged)
             rest = rest.with_columns(pl.lit(ERASED).alias("_bad"))
         whole = np.zeros(len(blank), bool)
         whole[~blank], whole[blank] = left, others
@@ -357,20 +357,6 @@ class FeedDecoder:
             made[HEADERS], unknown = _headers(found_headers)
             unsure |= unknown
         return pl.DataFrame({**made, _DOUBT: unsure})
-
-
-def _some(records: Records, mask: Booleans) -> Records:
-    """The records that a mask says."""
-    at = np.flatnonzero(mask).tolist()
-
-    def of(column: Sequence[Any] | None) -> list[Any] | None:
-        return None if column is None else [column[index] for index in at]
-
-    timestamps = None if records.timestamps is None else records.timestamps[mask]
-    values = of(records.values) or []
-    return Records(
-        records.offsets[mask], timestamps, records.appended[mask], of(records.keys), values, of(records.headers)
-    )
 
 
 def _without_sense(made: Mapping[str, pl.Series]) -> Booleans:

@@ -18,7 +18,7 @@ import msgspec
 
 from millstream.codec import Avro, Codec
 from millstream.erase.pseudonym import Pseudonyms
-from millstream.errors import CodecError, ConfigError, PlanError
+from millstream.errors import CodecError, ConfigError, NotSupported, PlanError
 from millstream.framed import HEAD, Confluent, frame
 from millstream.log.erased import MEMBER
 from millstream.registry import Registry
@@ -54,6 +54,8 @@ class TopicForm:
                         f" column {name}, which is personal in {other.kind} {other.name} (at {other.place})",
                         hint="of a record that is forgotten it must stay; leave it out of personal=",
                     )
+        if any(each.codec == "debezium-avro" for each in self.sources):
+            raise NotSupported(f"topic {self.topic}: records of codec debezium-avro are not erased by this version")
         if len({each.codec for each in self.sources}) > 1:
             raise ConfigError(
                 f"topic {self.topic}: definitions read it by different codecs",

@@ -8,7 +8,6 @@ key is ``millstream.erased.`` and a pseudonym, 32 hex digits. Of values that are
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 PREFIX = b"millstream.erased."
 """How the keys of erased records begin. Users do not append such keys."""
@@ -35,13 +34,6 @@ def is_erased(key: bytes | None, value: bytes | None, codec: str) -> bool:
     if key is None or not key.startswith(PREFIX) or not _KEY_BYTES.fullmatch(key):
         return False
     return value is None or codec not in _JSON or value.startswith(VALUE_PREFIXES)
-
-
-def erased_places(keys: Sequence[bytes | None], values: Sequence[bytes | None], codec: str) -> list[int]:
-    """Which of some records are erased ones."""
-    if PREFIX not in b"".join(filter(None, keys)):  # one search for them all
-        return []
-    return [index for index, key in enumerate(keys) if is_erased(key, values[index], codec)]
 
 
 def erased_key_sql() -> str:

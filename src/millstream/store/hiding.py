@@ -59,10 +59,6 @@ class Hiding(StoreReader):
             return self._store.table(view, limit)
         return _without(self._store.table(view), names).slice(0, limit)
 
-    def last(self, pipeline: str) -> Entry | None:
-        """The newest entry of the ledger."""
-        return self._store.last(pipeline)
-
     def get(self, view: str, key: Sequence[Any]) -> dict[str, Any] | None:
         """The row of a key, or None, also where it is hidden."""
         row = self._store.get(view, key)
@@ -86,6 +82,10 @@ class Hiding(StoreReader):
         ]
         at = letters.schema.get_field_index("detail")
         return letters.set_column(at, letters.schema.field(at), pa.array(details, letters.schema.field(at).type))
+
+    def last(self, pipeline: str) -> Entry | None:
+        """The newest entry of the ledger."""
+        return self._store.last(pipeline)
 
     def admission(self, pipeline: str | None = None) -> Any:
         """What became of all records."""
