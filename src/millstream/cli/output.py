@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, is_dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
@@ -305,20 +305,6 @@ class Duration(click.ParamType[Any]):
         if not match:
             self.fail(f"{value!r} is not a duration; write 500ms, 10s, 5m, 2h, 7d or none", param, ctx)
         return timedelta(seconds=float(match.group(1)) * _UNITS[match.group(2)])
-
-
-def parse_time(value: Any) -> datetime:
-    """A time out of JSON: ISO 8601 text (UTC unless it says otherwise), or a number of seconds or milliseconds."""
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise ConfigError(f"found {value!r}, expected a time as text or a number")
-    try:
-        if isinstance(value, str):
-            time = datetime.fromisoformat(value)
-            return time if time.tzinfo else time.replace(tzinfo=UTC)
-        # 1e11 seconds is the year 5138, 1e11 milliseconds was 1973: nobody means the other one.
-        return datetime.fromtimestamp(value / 1000 if abs(value) >= 1e11 else value, UTC)
-    except (ValueError, OverflowError, OSError) as error:
-        raise ConfigError(f"found {value!r}, expected a time: {error}") from error
 
 
 def confirmed(question: str, *, yes: bool) -> None:

@@ -22,12 +22,12 @@ from millstream.cli.output import (
     json_line,
     log_option,
     opened_pipeline,
-    parse_time,
     quiet_spark,
     show,
     spark_options,
     stderr,
 )
+from millstream.json_event import parse_time
 from millstream.pipeline import Pipeline
 from millstream.printable import printable
 from millstream.shell.rejected import rejected_note

@@ -8,8 +8,9 @@ from typing import Any
 
 import click
 
-from millstream.cli.output import json_option, opened_pipeline, parse_time, quiet_spark, show, stderr
+from millstream.cli.output import json_option, opened_pipeline, quiet_spark, show, stderr
 from millstream.errors import UnknownView, ViewStoreUnavailable
+from millstream.json_event import parse_time
 from millstream.store import open_reader
 from millstream.store.contract import ViewInfo
 from millstream.view import View
