@@ -14,6 +14,7 @@ import msgspec
 
 from millstream.errors import ConfigError
 from millstream.secret import check_address, check_settings, redact, redacted, resolve
+from millstream.serve_settings import ServeSettings
 
 __all__ = ["FILE", "Settings", "load", "redact", "resolve"]
 
@@ -28,6 +29,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     archive: str = "archive"
     kafka: dict[str, str] = {}
     spark: dict[str, str] = {}
+    serve: ServeSettings = ServeSettings()
 
     def __repr__(self) -> str:
         kafka = {name: redact(name, value) for name, value in self.kafka.items()}

@@ -37,6 +37,7 @@ COMMANDS = {
     "rebuild": "rebuild",
     "run": "run",
     "search": "search",
+    "serve": "serve",
     "sql": "sql",
     "topics": "topics",
     "verify": "verify",
