@@ -1,14 +1,15 @@
-"""A document of JSON as an event: the document stays as it is, and fields of it may be its key and its time."""
+"""A document of JSON as an event: the document stays as it is, and fields of it may be its key and its time. And a record as JSON can say it."""
 
 from __future__ import annotations
 
+import base64
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
 from millstream.errors import ConfigError
-from millstream.event import Event
+from millstream.event import Event, Record
 
 
 def to_event(line: bytes, key_field: str | None = None, time_field: str | None = None) -> Event:
@@ -49,3 +50,37 @@ def parse_time(value: Any) -> datetime:
         return datetime.fromtimestamp(value / 1000 if abs(value) >= 1e11 else value, UTC)
     except (ValueError, OverflowError, OSError) as error:
         raise ConfigError(f"found {value!r}, expected a time: {error}") from error
+
+
+def readable(data: bytes | None) -> Any:
+    """What JSON output shows of bytes: the JSON in them, else their text, else base64."""
+    if data is None:
+        return None
+    try:
+        return msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        pass
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}
+
+
+def record_object(record: Record) -> dict[str, Any]:
+    """A record for JSON output."""
+    return {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "time": record.time,
+        "key": None if record.key is None else _text(record.key),
+        "value": readable(record.value),
+        "headers": {name: _text(value) for name, value in record.headers},
+    }
+
+
+def _text(data: bytes) -> Any:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}

@@ -48,6 +48,7 @@ class ServeLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rate: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     memory: Annotated[int, msgspec.Meta(ge=1)] = 64 << 20
     connections: Annotated[int, msgspec.Meta(ge=1)] = 1_000
+    streams: Annotated[int, msgspec.Meta(ge=1)] = 500
     keys: Annotated[int, msgspec.Meta(ge=1)] = 500_000
 
 

@@ -98,3 +98,51 @@ def serving(
         yield server
     finally:
         server.kill()
+
+
+class Listening:
+    """A client of server-sent events."""
+
+    def __init__(self, server: Server, path: str, headers: Mapping[str, str] | None = None) -> None:
+        self.connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+        self.connection.request("GET", path, headers=dict(headers or {}))
+        self.response = self.connection.getresponse()
+        self.last = ""
+
+    def next(self) -> tuple[str, Any]:
+        """The kind and the data of the next event; comments are passed over. EOFError at the end."""
+        kind, data = "message", None
+        while True:
+            line = self.response.readline().decode()
+            if not line:
+                raise EOFError
+            name, _, value = line.rstrip("\n").partition(": ")
+            if not line.strip():
+                if data is not None:
+                    return kind, data
+                kind = "message"
+            elif name == "id":
+                self.last = value
+            elif name == "event":
+                kind = value
+            elif name == "data":
+                data = json.loads(value)
+
+    def take(self, count: int) -> list[Any]:
+        """The data of so many events, none of which is a reset."""
+        found = [self.next() for _ in range(count)]
+        assert {kind for kind, _ in found} <= {"message"}, found
+        return [data for _, data in found]
+
+    def close(self) -> None:
+        self.response.close()
+        self.connection.close()
+
+
+@contextmanager
+def listening(server: Server, path: str, headers: Mapping[str, str] | None = None) -> Iterator[Listening]:
+    client = Listening(server, path, headers)
+    try:
+        yield client
+    finally:
+        client.close()

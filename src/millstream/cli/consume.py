@@ -9,9 +9,10 @@ from datetime import timedelta
 
 import click
 
-from millstream.cli.output import Duration, json_line, json_option, log_option, opened, record_object
+from millstream.cli.output import Duration, json_line, json_option, log_option, opened
 from millstream.errors import GenerationFenced
 from millstream.event import Record
+from millstream.json_event import record_object
 from millstream.log.contract import Log
 from millstream.log.lag import parse_start
 from millstream.printable import printable

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import os
 import re
 import sys
@@ -23,7 +22,6 @@ from rich.text import Text
 from millstream import config
 from millstream.address import parse_log
 from millstream.errors import ConfigError, MillstreamError
-from millstream.event import Record
 from millstream.log import Log, open_log
 from millstream.printable import printable, printable_json
 from millstream.secret import check_setting
@@ -254,40 +252,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: _plain(item) for name, item in value.items()}
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def readable(data: bytes | None) -> Any:
-    """What JSON output shows of bytes: the JSON in them, else their text, else base64."""
-    if data is None:
-        return None
-    try:
-        return msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        pass
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(data).decode()}
-
-
-def record_object(record: Record) -> dict[str, Any]:
-    """A record for JSON output."""
-    return {
-        "topic": record.topic,
-        "partition": record.partition,
-        "offset": record.offset,
-        "time": record.time,
-        "key": None if record.key is None else _text(record.key),
-        "value": readable(record.value),
-        "headers": {name: _text(value) for name, value in record.headers},
-    }
-
-
-def _text(data: bytes) -> Any:
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(data).decode()}
 
 
 class Duration(click.ParamType[Any]):

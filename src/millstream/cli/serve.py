@@ -29,7 +29,7 @@ def command(
     log_url: str | None,
     as_json: bool,
 ) -> None:
-    """Take events over HTTP, until interrupted. An answer says that they are durable, and where they are.
+    """Take events over HTTP, and let clients follow topics, until interrupted. An answer to a post says that its events are durable.
 
     With the FILEs of pipelines, an event that they could not read is refused with the reason. Tokens, webhooks and limits are
     settings: [serve] in millstream.toml.
@@ -37,6 +37,7 @@ def command(
     \b
     Examples:
       millstream serve
+      curl -N 'localhost:8080/topics/clicks/events?from=earliest'
       millstream serve shop.py --port 8000
       curl -d '{"user": "ann"}' -H 'Content-Type: application/json' localhost:8080/topics/clicks
     """

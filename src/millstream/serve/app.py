@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from millstream.errors import MillstreamError
 from millstream.serve.access import Access
+from millstream.serve.events import Events
 from millstream.serve.refusal import Refusal, answer_refusal, refusal_of
 from millstream.serve.topics import Topics
 
@@ -64,9 +65,10 @@ async def _failed(_request: Request, error: Exception) -> Response:
     return refusal_of(error).response()
 
 
-def routes_of(topics: Topics) -> list[BaseRoute]:
-    """The paths that take events."""
+def routes_of(topics: Topics, events: Events) -> list[BaseRoute]:
+    """The paths of topics."""
     return [
+        Route("/topics/{topic}/events", events.get, methods=["GET"]),
         Route("/topics/{topic}", topics.post, methods=["POST"]),
         Route("/webhooks/{name}", topics.webhook, methods=["POST"]),
     ]

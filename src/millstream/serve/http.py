@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +21,8 @@ from millstream.pipeline import Pipeline
 from millstream.serve.access import Access, is_loopback
 from millstream.serve.app import make_app, routes_of
 from millstream.serve.committer import Committer
+from millstream.serve.events import Events
+from millstream.serve.follow import Tails
 from millstream.serve.journal import Journal
 from millstream.serve.judge import Definitions
 from millstream.serve.topics import Topics
@@ -48,15 +50,19 @@ class Address:
 class _Listener(uvicorn.Server):
     """Says where it listens once it does: the port may be 0, for any that is free."""
 
-    def __init__(self, config: uvicorn.Config, address: Address, ready: Any) -> None:
+    def __init__(self, config: uvicorn.Config, address: Address, ready: Any, ending: Callable[[], None]) -> None:
         super().__init__(config)
-        self._address, self._ready = address, ready
+        self._address, self._ready, self._ending = address, ready, ending
 
     async def startup(self, sockets: Any = None) -> None:
         await super().startup(sockets)
         if self.started:
             port = self.servers[0].sockets[0].getsockname()[1]
             self._ready(Address(self._address.host, port, self._address.certificate))
+
+    async def shutdown(self, sockets: Any = None) -> None:
+        self._ending()
+        await super().shutdown(sockets)
 
 
 def serve(
@@ -79,11 +85,25 @@ def serve(
 
         committer = Committer(log, journal, definitions.reasons, keys=settings.limits.keys, stopped=stop)
         stack.callback(committer.close)
-        app = make_app(access, routes_of(Topics(log, committer, access, settings)))
-        listener.append(_Listener(_config(app, settings, address), address, ready))
-        asyncio.run(listener[0].serve())
+        asyncio.run(_listen(listener, log, committer, access, settings, address, ready))
         if committer.error is not None:
             raise LogUnavailable(f"the server ended: {committer.error.message}", hint=committer.error.hint)
+
+
+async def _listen(
+    listener: list[_Listener],
+    log: Log,
+    committer: Committer,
+    access: Access,
+    settings: ServeSettings,
+    address: Address,
+    ready: Any,
+) -> None:
+    tails = Tails(log)
+    events = Events(log, tails, access, settings.limits)
+    app = make_app(access, routes_of(Topics(log, committer, access, settings), events))
+    listener.append(_Listener(_config(app, settings, address), address, ready, tails.end))
+    await listener[0].serve()
 
 
 def _hosts(address: Address) -> list[str]:
