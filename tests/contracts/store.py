@@ -211,7 +211,7 @@ class StoreContract:
             table = store.table(target.name)
             assert table.num_rows == 0
             assert table.schema == target.schema
-        assert batches.writer.last(PIPELINE) is None
+        assert batches.writer.last(PIPELINE) is store.last(PIPELINE) is None
         assert batches.writer.entries(PIPELINE) == []
 
     def test_a_row_that_appears_is_stored_and_one_that_disappears_is_removed(
@@ -382,6 +382,7 @@ class StoreContract:
         last = batches.writer.last(PIPELINE)
         assert last is not None
         assert (last.checkpoint, last.batch, last.fence) == ("c1", 1, batches.fence)
+        assert store.last(PIPELINE) == last
         assert last.offsets == {"t": {0: 5, 1: 2}}
         assert (last.counts["records"], last.counts["admitted"], last.counts["heartbeats"]) == (7, 5, 2)
         assert last.state == {"rows": 7, "by": [1]}

@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from millstream.errors import MillstreamError
 from millstream.serve.access import Access
 from millstream.serve.events import Events
+from millstream.serve.health import OPEN, Health
 from millstream.serve.refusal import Refusal, answer_refusal, refusal_of
 from millstream.serve.topics import Topics
 
@@ -44,7 +45,8 @@ class Guard:
             await self._app(scope, receive, send)
             return
         try:
-            self._access.check_origin(Request(scope))
+            if scope["path"] not in OPEN:
+                self._access.check_origin(Request(scope))
         except Refusal as refusal:
             await refusal.response()(scope, receive, told)
             return
@@ -65,9 +67,12 @@ async def _failed(_request: Request, error: Exception) -> Response:
     return refusal_of(error).response()
 
 
-def routes_of(topics: Topics, events: Events) -> list[BaseRoute]:
-    """The paths of topics."""
+def routes_of(topics: Topics, events: Events, health: Health) -> list[BaseRoute]:
+    """The paths."""
     return [
+        Route("/healthz", health.alive, methods=["GET"]),
+        Route("/readyz", health.ready, methods=["GET"]),
+        Route("/metrics", health.metrics, methods=["GET"]),
         Route("/topics/{topic}/events", events.get, methods=["GET"]),
         Route("/topics/{topic}", topics.post, methods=["POST"]),
         Route("/webhooks/{name}", topics.webhook, methods=["POST"]),

@@ -23,8 +23,10 @@ from millstream.serve.app import make_app, routes_of
 from millstream.serve.committer import Committer
 from millstream.serve.events import Events
 from millstream.serve.follow import Tails
+from millstream.serve.health import Health
 from millstream.serve.journal import Journal
 from millstream.serve.judge import Definitions
+from millstream.serve.metrics import Metrics
 from millstream.serve.topics import Topics
 from millstream.serve_settings import ServeSettings
 
@@ -85,7 +87,9 @@ def serve(
 
         committer = Committer(log, journal, definitions.reasons, keys=settings.limits.keys, stopped=stop)
         stack.callback(committer.close)
-        asyncio.run(_listen(listener, log, committer, access, settings, address, ready))
+        asyncio.run(
+            _listen(listener, log, committer, Metrics(log, pipelines, committer), access, settings, address, ready)
+        )
         if committer.error is not None:
             raise LogUnavailable(f"the server ended: {committer.error.message}", hint=committer.error.hint)
 
@@ -94,6 +98,7 @@ async def _listen(
     listener: list[_Listener],
     log: Log,
     committer: Committer,
+    metrics: Metrics,
     access: Access,
     settings: ServeSettings,
     address: Address,
@@ -101,7 +106,8 @@ async def _listen(
 ) -> None:
     tails = Tails(log)
     events = Events(log, tails, access, settings.limits)
-    app = make_app(access, routes_of(Topics(log, committer, access, settings), events))
+    topics, health = Topics(log, committer, access, settings), Health(log, committer, metrics, access)
+    app = make_app(access, routes_of(topics, events, health))
     listener.append(_Listener(_config(app, settings, address), address, ready, tails.end))
     await listener[0].serve()
 

@@ -230,6 +230,10 @@ class StoreReader(Closing):
         """Every view kept here, by name."""
 
     @abstractmethod
+    def last(self, pipeline: str) -> Entry | None:
+        """The newest entry of a pipeline's ledger; None if it has committed nothing here."""
+
+    @abstractmethod
     def table(self, view: str, limit: int | None = None) -> Any:
         """All rows, or the first ones, as a pyarrow.Table in the declared schema, in the order of the key.
 

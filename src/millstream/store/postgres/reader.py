@@ -13,7 +13,7 @@ from psycopg import errors as pg
 from millstream.address import PostgresAddress
 from millstream.errors import ViewError
 from millstream.store.checks import COUNT, find, info_of, key_columns
-from millstream.store.contract import Rows, StoreReader, ViewInfo
+from millstream.store.contract import Entry, Rows, StoreReader, ViewInfo
 from millstream.store.identifier import quote
 from millstream.store.postgres import ledger, tables
 from millstream.store.postgres.server import Pg, Server, first_line, literal
@@ -38,6 +38,10 @@ class PostgresReader(StoreReader):
     def views(self) -> list[ViewInfo]:
         """Every view kept here, by name."""
         return self._server.run(lambda db: [_info(db, kept) for kept in tables.load(db).values()], reading=True)
+
+    def last(self, pipeline: str) -> Entry | None:
+        """The newest entry of a pipeline's ledger."""
+        return self._server.run(lambda db: next(iter(ledger.entries(db, pipeline, 1)), None), reading=True)
 
     def table(self, view: str, limit: int | None = None) -> Any:
         """All rows, or the first ones, in the declared schema, in the order of the key."""

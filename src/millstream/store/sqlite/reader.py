@@ -11,7 +11,7 @@ import apsw
 from millstream.database import Db
 from millstream.errors import ViewError
 from millstream.store.checks import COUNT, find, info_of, key_columns
-from millstream.store.contract import Rows, StoreReader, ViewInfo
+from millstream.store.contract import Entry, Rows, StoreReader, ViewInfo
 from millstream.store.identifier import quote
 from millstream.store.sqlite import ledger, tables
 from millstream.store.sqlite.file import ViewFile
@@ -35,6 +35,11 @@ class SqliteReader(StoreReader):
         """Every view kept here, by name."""
         with self._file.read() as db:
             return [_info(db, kept) for kept in tables.load(db).values()]
+
+    def last(self, pipeline: str) -> Entry | None:
+        """The newest entry of a pipeline's ledger."""
+        with self._file.read() as db:
+            return next(iter(ledger.entries(db, pipeline, 1)), None)
 
     def table(self, view: str, limit: int | None = None) -> Any:
         """All rows, or the first ones, in the declared schema, in the order of the key."""
