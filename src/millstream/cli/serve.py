@@ -29,7 +29,7 @@ def command(
     log_url: str | None,
     as_json: bool,
 ) -> None:
-    """Take events over HTTP, and let clients follow topics, until interrupted. An answer to a post says that its events are durable.
+    """Take events over HTTP, let clients follow topics and read views, until interrupted. An answer to a post says that its events are durable.
 
     With the FILEs of pipelines, an event that they could not read is refused with the reason. Tokens, webhooks and limits are
     settings: [serve] in millstream.toml.

@@ -17,6 +17,7 @@ from millstream.serve.events import Events
 from millstream.serve.health import OPEN, Health
 from millstream.serve.refusal import Refusal, answer_refusal, refusal_of
 from millstream.serve.topics import Topics
+from millstream.serve.views import Views
 
 _HEADERS = (
     (b"x-content-type-options", b"nosniff"),
@@ -67,12 +68,13 @@ async def _failed(_request: Request, error: Exception) -> Response:
     return refusal_of(error).response()
 
 
-def routes_of(topics: Topics, events: Events, health: Health) -> list[BaseRoute]:
+def routes_of(topics: Topics, events: Events, views: Views, health: Health) -> list[BaseRoute]:
     """The paths."""
     return [
         Route("/healthz", health.alive, methods=["GET"]),
         Route("/readyz", health.ready, methods=["GET"]),
         Route("/metrics", health.metrics, methods=["GET"]),
+        Route("/views/{view}", views.get, methods=["GET"]),
         Route("/topics/{topic}/events", events.get, methods=["GET"]),
         Route("/topics/{topic}", topics.post, methods=["POST"]),
         Route("/webhooks/{name}", topics.webhook, methods=["POST"]),

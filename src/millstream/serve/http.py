@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,7 @@ from millstream.serve.journal import Journal
 from millstream.serve.judge import Definitions
 from millstream.serve.metrics import Metrics
 from millstream.serve.topics import Topics
+from millstream.serve.views import Views
 from millstream.serve_settings import ServeSettings
 
 _GRACE = 10  # seconds for requests that are on their way when the server ends
@@ -87,29 +88,37 @@ def serve(
 
         committer = Committer(log, journal, definitions.reasons, keys=settings.limits.keys, stopped=stop)
         stack.callback(committer.close)
-        asyncio.run(
-            _listen(listener, log, committer, Metrics(log, pipelines, committer), access, settings, address, ready)
-        )
+        parts = _Parts(log, pipelines, settings, address, access, committer)
+        asyncio.run(_listen(parts, listener, ready))
         if committer.error is not None:
             raise LogUnavailable(f"the server ended: {committer.error.message}", hint=committer.error.hint)
 
 
-async def _listen(
-    listener: list[_Listener],
-    log: Log,
-    committer: Committer,
-    metrics: Metrics,
-    access: Access,
-    settings: ServeSettings,
-    address: Address,
-    ready: Any,
-) -> None:
+@dataclass(frozen=True)
+class _Parts:
+    """What the paths of a server are made of."""
+
+    log: Log
+    pipelines: Sequence[Pipeline]
+    settings: ServeSettings
+    address: Address
+    access: Access
+    committer: Committer
+
+
+async def _listen(parts: _Parts, listener: list[_Listener], ready: Any) -> None:
+    log, access, limits = parts.log, parts.access, parts.settings.limits
     tails = Tails(log)
-    events = Events(log, tails, access, settings.limits)
-    topics, health = Topics(log, committer, access, settings), Health(log, committer, metrics, access)
-    app = make_app(access, routes_of(topics, events, health))
-    listener.append(_Listener(_config(app, settings, address), address, ready, tails.end))
-    await listener[0].serve()
+    with closing(Views(parts.pipelines, access, limits.seconds)) as views:
+        routes = routes_of(
+            Topics(log, parts.committer, access, parts.settings),
+            Events(log, tails, access, limits),
+            views,
+            Health(log, parts.committer, Metrics(log, parts.pipelines, parts.committer), access),
+        )
+        config = _config(make_app(access, routes), parts.settings, parts.address)
+        listener.append(_Listener(config, parts.address, ready, tails.end))
+        await listener[0].serve()
 
 
 def _hosts(address: Address) -> list[str]:

@@ -11,7 +11,7 @@ import apsw
 from millstream.database import Db
 from millstream.errors import ViewError
 from millstream.store.checks import COUNT, find, info_of, key_columns
-from millstream.store.contract import Entry, Rows, StoreReader, ViewInfo
+from millstream.store.contract import Entry, Page, Rows, StoreReader, ViewInfo
 from millstream.store.identifier import quote
 from millstream.store.sqlite import ledger, tables
 from millstream.store.sqlite.file import ViewFile
@@ -45,6 +45,11 @@ class SqliteReader(StoreReader):
         """All rows, or the first ones, in the declared schema, in the order of the key."""
         with self._file.read() as db:
             return tables.rows_of(db, self._find(db, view), limit)
+
+    def page(self, view: str, page: Page) -> Any:
+        """Some rows, in an order."""
+        with self._file.read() as db:
+            return tables.page_of(db, self._find(db, view), page)
 
     def get(self, view: str, key: Sequence[Any]) -> dict[str, Any] | None:
         """The row of a key, or None. Text is taken for any type, in the form that Arrow reads."""
