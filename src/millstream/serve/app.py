@@ -12,6 +12,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from millstream.errors import MillstreamError
+from millstream.serve import openapi
 from millstream.serve.access import Access
 from millstream.serve.events import Events
 from millstream.serve.health import OPEN, Health
@@ -73,6 +74,7 @@ def routes_of(topics: Topics, events: Events, views: Views, health: Health) -> l
     return [
         Route("/healthz", health.alive, methods=["GET"]),
         Route("/readyz", health.ready, methods=["GET"]),
+        Route("/openapi.json", openapi.get, methods=["GET"]),
         Route("/metrics", health.metrics, methods=["GET"]),
         Route("/views/{view}", views.get, methods=["GET"]),
         Route("/topics/{topic}/events", events.get, methods=["GET"]),
