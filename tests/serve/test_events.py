@@ -62,6 +62,19 @@ def test_who_comes_back_with_an_id_gets_what_follows(server: Server, log: str, t
         assert numbers(client, 1) == [200]
 
 
+def test_who_comes_back_while_others_follow_gets_nothing_twice(server: Server, log: str, topic: str) -> None:
+    with listening(server, f"/topics/{topic}/events") as other:
+        assert other.response.readline().startswith(b"id: ")
+        append(log, topic, range(60))
+        numbers(other, 25)
+        last = other.last
+        rest = numbers(other, 35)
+        with listening(server, f"/topics/{topic}/events", {"Last-Event-ID": last}) as client:
+            assert numbers(client, 35) == rest
+            append(log, topic, range(60, 70))
+            assert numbers(client, 10) == numbers(other, 10) == list(range(60, 70))
+
+
 def test_without_a_place_only_what_is_new_comes_in_order_of_each_key(server: Server, log: str, topic: str) -> None:
     append(log, topic, range(10))
     with listening(server, f"/topics/{topic}/events") as client, listening(server, f"/topics/{topic}/events") as other:
