@@ -80,6 +80,7 @@ LONG = {  # what computes for seconds, or asks the disk for a thousand files
     "sql/test_answers.py::test_a_random_query_answers_what_duckdb_answers",
     "sql/test_answers.py::test_rows_with_their_windows_answer_what_duckdb_answers",
     "store/test_model.py",
+    "vault/test_model.py",
 }
 MARKS = {"peers", *FIXTURES.values(), *NAMES.values(), *NEEDS.values()}
 _TESTS = Path(__file__).parent

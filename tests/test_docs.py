@@ -2,7 +2,7 @@
 
 In each page the blocks run in order, in one temporary folder. ``python`` blocks share one namespace; a ``text`` block
 right after one is what it prints. ``console`` blocks are shell commands after ``$``, with what they print below; ``…``
-stands for anything. A ``sql`` block that begins with ``-- NAME.sql`` is that file. ``sh`` blocks are for people only: they install things or run for minutes. Addresses are changed on
+stands for anything. A ``sql`` block that begins with ``-- NAME.sql`` is that file, and a ``toml`` block with ``# NAME.toml``. ``sh`` blocks are for people only: they install things or run for minutes. Addresses are changed on
 the way: ``localhost:9092`` becomes the broker of this run, ``shop@localhost/shop`` its PostgreSQL server, and a relative ``sqlite:`` path in Python an absolute one,
 because all pages share a Spark whose own folder is not theirs.
 """
@@ -142,7 +142,7 @@ def test_every_block_of_a_page_runs(
             printed = output.getvalue()
         elif block.kind == "text" and printed is not None:
             assert shows(block.text, printed) == [], f"{name_of(page)}:{block.line}: printed was\n{printed}"
-        elif block.kind == "sql" and (named := re.match(r"-- (\w+\.sql)\n", text)):
+        elif named := re.match(r"(?:--|#) (\w+\.(?:sql|toml))\n", text) if block.kind in ("sql", "toml") else None:
             (tmp_path / named[1]).write_text(text)
         elif block.kind == "console":
             wrong = run_console(text, tmp_path)

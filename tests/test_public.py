@@ -50,6 +50,7 @@ METHODS = (
     contract.Consumer,
     contract.Worker,
     millstream.Producer,
+    millstream.Vault,
     millstream.testing.Trial,
 )
 """What users call methods of; a method is documented where it is promised, not again by each engine."""

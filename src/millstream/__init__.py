@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from millstream.sink.function import Change, RejectChange
     from millstream.spark.read import read_batch, read_stream
     from millstream.spark.session import spark_session
+    from millstream.vault.vault import Vault
     from millstream.view import View
 
 __all__ = [
@@ -63,6 +64,7 @@ __all__ = [
     "Text",
     "TopicPartition",
     "TopicSettings",
+    "Vault",
     "Verification",
     "View",
     "__version__",
@@ -110,6 +112,7 @@ _LATER = {
     "Text": "millstream.codec",
     "TopicPartition": "millstream.event",
     "TopicSettings": "millstream.log.contract",
+    "Vault": "millstream.vault.vault",
     "Verification": "millstream.runtime.verify",
     "View": "millstream.view",
     "as_of": "millstream.runtime.time_travel",

@@ -13,13 +13,33 @@ from pathlib import Path
 import msgspec
 
 from millstream.errors import ConfigError
-from millstream.secret import check_address, check_settings, redact, redacted, resolve
+from millstream.secret import check_address, check_settings, is_reference, redact, redacted, resolve
 from millstream.serve_settings import ServeSettings
 
 __all__ = ["FILE", "Settings", "load", "redact", "resolve"]
 
 FILE = "millstream.toml"
 DEFAULT_LOG = "sqlite:millstream.db"
+
+
+class SealedTopic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Whose data the records of a topic are, and which of their fields are sealed."""
+
+    subject: dict[str, str]
+    personal: list[str]
+    pseudonyms: list[str] | dict[str, str] = []
+
+
+class VaultSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where the keys of sealed values are, where their master key is, and what is sealed by topic."""
+
+    keys: str = "sqlite:vault.db"
+    master: str = ""
+    topics: dict[str, SealedTopic] = {}
+
+    def __repr__(self) -> str:
+        master = self.master if is_reference(self.master) or self.master.startswith("kms:") else "***"
+        return f"VaultSettings(keys={redacted(self.keys)!r}, master={master!r}, topics={self.topics!r})"
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -30,11 +50,15 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kafka: dict[str, str] = {}
     spark: dict[str, str] = {}
     serve: ServeSettings = ServeSettings()
+    vault: VaultSettings = VaultSettings()
 
     def __repr__(self) -> str:
         kafka = {name: redact(name, value) for name, value in self.kafka.items()}
         spark = {name: redact(name, value) for name, value in self.spark.items()}
-        return f"Settings(log={redacted(self.log)!r}, archive={self.archive!r}, kafka={kafka!r}, spark={spark!r})"
+        vault = f", vault={self.vault!r}" if self.vault != VaultSettings() else ""
+        return (
+            f"Settings(log={redacted(self.log)!r}, archive={self.archive!r}, kafka={kafka!r}, spark={spark!r}{vault})"
+        )
 
 
 def load(path: Path | None = None, environ: Mapping[str, str] | None = None) -> Settings:
@@ -64,6 +88,10 @@ def load(path: Path | None = None, environ: Mapping[str, str] | None = None) -> 
                 for name, value in environ.items()
                 if name.startswith(variables)
             }
+    vault = values.setdefault("vault", {})
+    for name in ("keys", "master"):
+        if isinstance(vault, dict) and (value := environ.get(f"MILLSTREAM_VAULT__{name.upper()}")):
+            vault[name] = value
     for name in ("log", "archive"):
         if value := environ.get(f"MILLSTREAM_{name.upper()}"):
             values[name] = value
@@ -76,6 +104,12 @@ def load(path: Path | None = None, environ: Mapping[str, str] | None = None) -> 
     check_settings(settings.kafka, "kafka.")
     check_settings(settings.spark)
     check_address("log", settings.log)
+    check_address("vault.keys", settings.vault.keys)
+    if settings.vault.master and not (is_reference(settings.vault.master) or settings.vault.master.startswith("kms:")):
+        raise ConfigError(
+            "vault.master: expected where the master key is; found something else, which is not repeated here",
+            hint='master = "${env:NAME}", "${file:PATH}" or "kms:MODULE:FUNCTION"',
+        )
     return settings
 
 

@@ -15,6 +15,7 @@ from millstream.relation.operators.match import not_final
 from millstream.relation.properties import has_aggregate, has_window, natural_key
 from millstream.relation.relation import Relation
 from millstream.relation.schema import parse_columns
+from millstream.relation.sealed import refuse_sealed, refuse_sealed_key
 from millstream.relation.sinks import check_policy
 from millstream.relation.source import (
     Clock,
@@ -60,7 +61,7 @@ def source_columns(
         if source.name.lower() == name.lower():
             raise PlanError(f"{kind} {name}: there is a {source.kind} of that name already, defined at {source.place}")
     try:
-        return parse_columns(schema)
+        return parse_columns(schema, source=True)
     except PlanError as error:
         raise PlanError(f"{kind} {name}: {error.message}", hint=error.hint) from error
 
@@ -106,6 +107,7 @@ def stream_of(
         place=place,
     )
     check_policy(what, failed, "failed")
+    refuse_sealed(source, what)
     return source
 
 
@@ -139,6 +141,7 @@ def table_of(
         place=place,
     )
     check_policy(what, failed, "failed")
+    refuse_sealed(source, what)
     return source
 
 
@@ -216,7 +219,9 @@ def view_key(what: str, relation: Relation, emit: Emit, key: str | Sequence[str]
             f"{what}: its rows are told apart by where in the log they come from; found key={key!r}",
             hint="group_by(…).agg(…) makes one row for each key",
         )
-    return existing(key, [Column(each, "") for each in relation.columns], f"{what}: key")
+    found = existing(key, [Column(each, "") for each in relation.columns], f"{what}: key")
+    refuse_sealed_key(relation.node, found, what)
+    return found
 
 
 def check_store(what: str, to: str | None, refused: Policy) -> None:

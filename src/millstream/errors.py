@@ -29,6 +29,9 @@ unless ``--debug``.
     │   ├── SinkUnavailable   it cannot be reached; a retry may work
     │   ├── SinkForgot        it lacks what it has acknowledged
     │   └── RowRefused        a row that it does not take
+    ├── VaultError            the keys of sealed values: not there, wrapped by another master key, or no key for a record
+    │   ├── NotAVault         a file of something else
+    │   └── SealBroken        a token that was changed or moved, or is of another vault
     ├── CaptureError          change capture: a table or a database that cannot be captured
     │   ├── CaptureUnavailable  the database cannot be reached, or another process reads what is ours; a retry may work
     │   ├── CaptureGap        the database cannot give what comes next: it has forgotten it, or is another one
@@ -176,6 +179,18 @@ class SinkForgot(SinkError):
 
 class RowRefused(SinkError):
     """A row that a sink does not take, where that stops the pipeline."""
+
+
+class VaultError(MillstreamError):
+    """Something about a vault, which keeps the keys of sealed values."""
+
+
+class NotAVault(VaultError):
+    """The file belongs to something else, or was made by a later version; it was left alone."""
+
+
+class SealBroken(VaultError):
+    """A token that does not open: changed after it was sealed, moved to another field, or of another vault. A key that was deleted is no error."""
 
 
 class CaptureError(MillstreamError):

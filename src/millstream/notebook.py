@@ -118,7 +118,7 @@ def relation_html(node: Node, columns: Sequence[str], text: str, log: str, kafka
         facts.append(f"key {', '.join(node.key)}")
     if node.time is not None:
         facts.append(f"time {node.time.column}, delay {format_duration(node.time.delay)}")
-    schema = _table([column.name for column in node.all_columns], [[column.type for column in node.all_columns]], "")
+    schema = _table([column.name for column in node.all_columns], [[column.written for column in node.all_columns]], "")
     return title + _note("; ".join(facts)) + schema + _last_records(node, log, kafka)
 
 
@@ -173,7 +173,7 @@ def _look(store: StoreReader, view: Viewed) -> tuple[ViewInfo, Sequence[Sequence
 
 
 def _columns(source: Source) -> str:
-    return ", ".join(f"{column.name} {column.type}" for column in source.all_columns)
+    return ", ".join(f"{column.name} {column.written}" for column in source.all_columns)
 
 
 def _plain(data: bytes | None) -> str | None:

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     import polars
     import pyarrow
 
+    from millstream.relation.sealed import Origins
     from millstream.store import StoreReader
+    from millstream.vault.vault import Vault
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,25 +101,44 @@ class View:
         self.refuse_unkept()
         return open_reader(self.to)
 
-    def get(self, *key: Any) -> dict[str, Any] | None:
-        """Give the row of one key, its values in the order of ``key`` (directly over a stream: topic, partition, offset)."""
-        with self._store() as store:
-            return store.get(self.name, key)
+    def get(self, *key: Any, reveal: Vault | None = None) -> dict[str, Any] | None:
+        """Give the row of one key, its values in the order of ``key`` (directly over a stream: topic, partition, offset).
 
-    def to_arrow(self) -> pyarrow.Table:
-        """Give all rows as an Arrow table."""
+        :param reveal: the vault that reveals what is sealed, as text; ``erased`` where the subject's key was deleted
+        """
         with self._store() as store:
-            return store.table(self.name)
+            row = store.get(self.name, key)
+        return row if row is None or reveal is None else reveal.reveal_row(row, self._origins(), f"view {self.name}")
 
-    def to_polars(self) -> polars.DataFrame:
-        """Give all rows as a Polars frame."""
+    def to_arrow(self, *, reveal: Vault | None = None) -> pyarrow.Table:
+        """Give all rows as an Arrow table.
+
+        :param reveal: the vault that reveals what is sealed, as in :meth:`get`
+        """
+        with self._store() as store:
+            table = store.table(self.name)
+        return table if reveal is None else reveal.reveal_table(table, self._origins(), f"view {self.name}")
+
+    def to_polars(self, *, reveal: Vault | None = None) -> polars.DataFrame:
+        """Give all rows as a Polars frame.
+
+        :param reveal: the vault that reveals what is sealed, as in :meth:`get`
+        """
         import polars
 
-        return polars.DataFrame(self.to_arrow())
+        return polars.DataFrame(self.to_arrow(reveal=reveal))
 
-    def to_pandas(self) -> pandas.DataFrame:
-        """Give all rows as a pandas frame."""
-        return self.to_arrow().to_pandas()
+    def to_pandas(self, *, reveal: Vault | None = None) -> pandas.DataFrame:
+        """Give all rows as a pandas frame.
+
+        :param reveal: the vault that reveals what is sealed, as in :meth:`get`
+        """
+        return self.to_arrow(reveal=reveal).to_pandas()
+
+    def _origins(self) -> Origins:
+        from millstream.relation.sealed import sealed_columns
+
+        return sealed_columns(self.node)
 
     def to_spark(self, session: Any) -> Any:
         """Give all rows as a DataFrame of a Spark session.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,11 @@ def test_only_changes_go_to_sinks_and_nothing_is_stored(
     assert verified.equal
     assert [each.view for each in verified.views] == ["per_minute", "millstream_admission"]
     assert verified.skipped == ("by_user", "unseen")
-    for read in (pipeline.views["by_user"].to_arrow, lambda: as_of(pipeline, "by_user", 0, spark=spark)):
+    reads: tuple[Callable[[], object], ...] = (
+        pipeline.views["by_user"].to_arrow,
+        lambda: as_of(pipeline, "by_user", 0, spark=spark),
+    )
+    for read in reads:
         with pytest.raises(UnknownView, match="by_user of pipeline shop is kept nowhere") as error:
             read()
         assert "--batch --out DIR" in str(error.value.hint)

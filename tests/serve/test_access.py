@@ -138,6 +138,29 @@ def test_no_path_leads_out(server: Server, path: str) -> None:
 SCRIPT = "<script>alert(1)</script>"
 
 
+def test_nothing_is_appended_unsealed_to_a_topic_that_is_sealed(tmp_path: Path) -> None:
+    (tmp_path / "millstream.toml").write_text(
+        '[vault.topics.orders]\nsubject = {user = "user_id"}\npersonal = ["email"]\n'
+        '[serve.webhooks.orders]\ntopic = "orders"\nsecrets = ["${env:SECRET}"]\n'
+    )
+    log = f"sqlite:{tmp_path / 'log.db'}"
+    with open_log(log) as opened:
+        opened.create_topic("orders", 1)
+        opened.create_topic("clicks", 1)
+    with serving(tmp_path, log, environ=ENVIRON) as server:
+        answer = server.post("/topics/orders", {"user_id": 7, "email": "ann@shop.example"})
+        assert (answer.status, "seal" in answer.json["hint"]) == (403, True)
+        now = str(int(time.time()))
+        signed = {
+            "webhook-id": "m",
+            "webhook-timestamp": now,
+            "webhook-signature": sign(secret_of(SECRET), "m", now, b"1"),
+        }
+        assert server.ask("POST", "/webhooks/orders", "1", JSON | signed).status == 403
+        assert server.post("/topics/clicks", 1).status == 200
+    assert end(log, "orders") == 0
+
+
 def test_script_is_data_and_no_answer_is_a_page(server: Server) -> None:
     answers = [
         server.ask("POST", "/topics/%3Cscript%3Ealert(1)%3C%2Fscript%3E", "1", MINE),

@@ -9,6 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 from millstream.bench import Result, alternate
@@ -17,13 +19,13 @@ from millstream.event import Event
 from millstream.log.contract import Log
 from millstream.log.producer import Buffer, Producer
 
-THREADS, SMALL = 16, 100
-"""Threads that append, and how many events each append of theirs has."""
+THREADS, SMALL, LARGE = 16, 100, 10_000
+"""Threads that append, how many events each append of theirs has, and how many a large append has."""
 _ROUNDS = 3
 
 
 def append_kafka(batches: list[list[Event]], partitions: int) -> Iterator[Result]:
-    """One thread, append by append; several threads; and the buffered producer, event by event."""
+    """One thread, append by append, small and large; several threads; and the buffered producer, event by event."""
     try:
         import confluent_kafka
 
@@ -36,26 +38,22 @@ def append_kafka(batches: list[list[Event]], partitions: int) -> Iterator[Result
         yield Result("append_kafka", 0.0, "records/s", against=f"not measured: {error}")
         return
     settings = {"bootstrap.servers": broker.bootstrap, "acks": "all", "enable.idempotence": True, "linger.ms": 5}
-    with broker, open_log(broker.url) as log:
+    with broker, open_log(broker.url) as log, ExitStack() as closing:
         for topic in ("t", "bare"):
             log.create_topic(topic, partitions)
         plain: Any = confluent_kafka.Producer(settings | {"queue.buffering.max.messages": 1_000_000})
-        for name, ours, each, against in (
-            ("append_kafka", _one_by_one, True, "plain Kafka producer, acks=all, idempotent, flushed every 1,000"),
-            (
-                "append_kafka_threads",
-                _by_threads,
-                False,
-                "plain Kafka producer, acks=all, idempotent, flushed at the end",
-            ),
-            (
-                "append_kafka_producer",
-                _by_producer,
-                False,
-                "plain Kafka producer, acks=all, idempotent, flushed at the end",
-            ),
+        producer = closing.enter_context(Producer(log, "t", Buffer(capacity=50_000)))
+        events = [event for batch in batches for event in batch]
+        large = [events[low : low + LARGE] for low in range(0, len(events), LARGE)]
+        end = "plain Kafka producer, acks=all, idempotent, flushed at the end"
+        each = "plain Kafka producer, acks=all, idempotent, flushed every {:,}"
+        for name, ours, given, against in (
+            ("append_kafka", _one_by_one, batches, each.format(len(batches[0]))),
+            ("append_kafka_large", _one_by_one, large, each.format(LARGE)),
+            ("append_kafka_threads", _by_threads, batches, end),
+            ("append_kafka_producer", partial(_by_producer, producer), batches, end),
         ):
-            measured, beside = _rate(ours, log, batches), _rate(_plain(plain, each), log, batches)
+            measured, beside = _rate(ours, log, given), _rate(_plain(plain, against != end), log, given)
             measured(), beside()
             value, baseline = alternate(measured, beside, _ROUNDS)
             yield Result(name, value, "records/s", against, baseline)
@@ -83,11 +81,11 @@ def _by_threads(log: Log, batches: Sequence[list[Event]]) -> None:
         list(pool.map(lambda events: log.append("t", events), small))
 
 
-def _by_producer(log: Log, batches: Sequence[list[Event]]) -> None:
-    with Producer(log, "t", Buffer(capacity=50_000)) as producer:
-        for batch in batches:
-            for event in batch:
-                producer.send(event)
+def _by_producer(producer: Producer, _: Log, batches: Sequence[list[Event]]) -> None:
+    for batch in batches:
+        for event in batch:
+            producer.send(event)
+    producer.flush()
 
 
 def _plain(producer: Any, each: bool) -> Callable[[Log, Sequence[list[Event]]], None]:

@@ -40,6 +40,7 @@ COMMANDS = {
     "serve": "serve",
     "sql": "sql",
     "topics": "topics",
+    "vault": "vault",
     "verify": "verify",
     "views": "views",
 }

@@ -9,7 +9,15 @@ from datetime import timedelta
 
 import click
 
-from millstream.cli.output import Duration, json_line, json_option, log_option, opened
+from millstream.cli.output import (
+    Duration,
+    json_line,
+    json_option,
+    log_option,
+    opened,
+    opened_vault,
+    reveal_option,
+)
 from millstream.errors import GenerationFenced
 from millstream.event import Record
 from millstream.json_event import record_object
@@ -37,6 +45,7 @@ from millstream.printable import printable
     show_default=True,
     help="After how long a silent member of a group is dead.",
 )
+@reveal_option
 @log_option
 @json_option
 def command(
@@ -46,6 +55,7 @@ def command(
     limit: int | None,
     follow: bool,
     lease: timedelta,
+    reveal: bool,
     log_url: str | None,
     as_json: bool,
 ) -> None:
@@ -60,14 +70,16 @@ def command(
       millstream consume clicks --max 10
       millstream consume clicks --from 2026-01-31T12:00:00Z --follow
       millstream consume clicks --group billing --follow --json
+      millstream consume orders --reveal --max 10
     """
-    with opened(log_url) as log:
+    with opened(log_url) as log, opened_vault(reveal) as vault:
         if group:
             records = _as_member(log, topic, group, start, lease, follow, limit)
         else:
             records = _alone(log, topic, start, follow, limit)
         with closing(records):  # however it ends, leave the group before the log is closed
-            for record in records:
+            for sealed in records:
+                record = vault.reveal_record(sealed) if vault else sealed
                 click.echo(json_line(record_object(record)) if as_json else _line(record))
 
 

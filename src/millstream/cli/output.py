@@ -28,6 +28,7 @@ from millstream.secret import check_setting
 
 if TYPE_CHECKING:
     from millstream.pipeline import Pipeline
+    from millstream.vault.vault import Vault
 
 F = TypeVar("F", bound=Callable[..., Any])
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
@@ -78,6 +79,12 @@ def json_option(function: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")(function)
 
 
+def reveal_option(function: F) -> F:
+    """Add ``--reveal``."""
+    text = "Show what is sealed, with the vault of the settings; `erased` where a subject's key was deleted."
+    return click.option("--reveal", is_flag=True, help=text)(function)
+
+
 def log_option(function: F) -> F:
     """Add ``--log``; it may also stand before the command."""
     option = click.option("--log", "log_url", metavar="URL", help="The log: sqlite:PATH or kafka://HOST:PORT.")
@@ -103,6 +110,18 @@ def opened(log_url: str | None, *, create: bool = False) -> Log:
     """The log that flags and settings name. Only commands that write make a missing embedded one."""
     chosen = settings()
     return open_log(log_url or chosen.log, create=create, kafka=chosen.kafka)
+
+
+@contextmanager
+def opened_vault(wanted: bool) -> Iterator[Vault | None]:
+    """The vault that the settings name, if it is wanted."""
+    if not wanted:
+        yield None
+        return
+    from millstream.vault.vault import Vault
+
+    with Vault.of(settings().vault) as vault:
+        yield vault
 
 
 def opened_pipeline(

@@ -53,5 +53,6 @@ def command(
             stderr().print(f"serving {log.url} at {address.url}", soft_wrap=True)
 
     pipelines = [opened_pipeline(file, log_url) for file in files]
+    said, address = settings(), Address(host, port, certificate, key)
     with opened(log_url) as log:
-        serve(log, pipelines, settings().serve, Address(host, port, certificate, key), name=name, ready=ready)
+        serve(log, pipelines, said.serve, address, name=name, ready=ready, sealed=said.vault.topics)

@@ -8,9 +8,18 @@ from typing import Any
 
 import click
 
-from millstream.cli.output import json_option, opened_pipeline, quiet_spark, show, stderr
+from millstream.cli.output import (
+    json_option,
+    opened_pipeline,
+    opened_vault,
+    quiet_spark,
+    reveal_option,
+    show,
+    stderr,
+)
 from millstream.errors import UnknownView, ViewStoreUnavailable
 from millstream.json_event import parse_time
+from millstream.relation.sealed import sealed_columns
 from millstream.store import open_reader
 from millstream.store.contract import ViewInfo
 from millstream.view import View
@@ -92,9 +101,10 @@ def _narrow(rows: list[dict[str, Any]], columns: dict[str, str]) -> None:
     metavar="BATCH|TIME",
     help="As it was after that batch or at that time, computed anew from the log; --views names the pipeline's FILE.",
 )
+@reveal_option
 @views_option
 @json_option
-def show_view(view: str, limit: int, at: str | None, where: str | None, as_json: bool) -> None:
+def show_view(view: str, limit: int, at: str | None, reveal: bool, where: str | None, as_json: bool) -> None:
     """Show the rows of a view, in the order of its key.
 
     \b
@@ -102,6 +112,7 @@ def show_view(view: str, limit: int, at: str | None, where: str | None, as_json:
       millstream views show per_minute
       millstream views show per_minute --json --max 1000
       millstream views show per_minute --views shop.py --as-of 2026-01-31T12:00:00Z
+      millstream views show customers --reveal
     """
     if at is not None:
         table = _as_of(view, at, where)
@@ -109,6 +120,10 @@ def show_view(view: str, limit: int, at: str | None, where: str | None, as_json:
         with open_reader(_holding(view, where)) as store:
             table = store.table(view, limit)
     table = table.slice(0, limit)
+    with opened_vault(reveal) as vault:
+        if vault:
+            defined = _defined(where).get(view)
+            table = vault.reveal_table(table, sealed_columns(defined.node) if defined else {}, f"view {view}")
     show(table.to_pylist(), {name: name for name in table.column_names}, as_json=as_json, empty=f"{view} is empty")
 
 

@@ -12,6 +12,7 @@ import contextlib
 import secrets
 import threading
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -106,11 +107,21 @@ class Producer:
     :param topic: where its events go
     :param buffer: how much it holds, and what it does beyond that
     :param name: what it is recognised by after a restart
+    :param seal: what seals the personal fields of each event, before it is buffered or spilled: :meth:`millstream.Vault.sealing` gives one
     :raises ConfigError: if a ``"buffer"`` has no name
     :raises UnknownTopic: if there is no such topic
     """
 
-    def __init__(self, log: Log, topic: str, buffer: Buffer | None = None, *, name: str | None = None) -> None:
+    def __init__(
+        self,
+        log: Log,
+        topic: str,
+        buffer: Buffer | None = None,
+        *,
+        name: str | None = None,
+        seal: Callable[[Event], Event] | None = None,
+    ) -> None:
+        self._seal = seal
         self.buffer = buffer or Buffer()
         if self.buffer.policy == "buffer" and name is None:
             raise ConfigError(
@@ -153,8 +164,10 @@ class Producer:
         """Hand over an event; False says that it was dropped.
 
         It is in the log only after :meth:`flush` or :meth:`close` returned. Raises LogUnavailable if it had to wait
-        longer than ``timeout``, and an earlier event's error if there was one.
+        longer than ``timeout``, and an earlier event's error if there was one. An event that cannot be sealed is refused, with BadEvent.
         """
+        if self._seal:
+            event = self._seal(event)
         with self._changed:
             self._check()
             if self._full():

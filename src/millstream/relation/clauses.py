@@ -62,6 +62,13 @@ class Column:
     tag: ClassVar[str] = "Column"
     name: str
     type: str
+    sealed: bool = field(default=False, compare=False, kw_only=True)
+    """Whether its text is a token of a vault, so that nothing can be computed with it; the same data to a store and a checkpoint."""
+
+    @property
+    def written(self) -> str:
+        """Its type as its author may write it."""
+        return "sealed" if self.sealed else self.type
 
 
 @dataclass(frozen=True, slots=True)

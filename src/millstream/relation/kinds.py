@@ -31,7 +31,7 @@ def declared(columns: Sequence[Column], above: str = "") -> Iterator[tuple[str, 
     names = Counter(each.name.lower() for each in columns)
     for each in columns:
         name = each.name.lower()
-        if "." in name or names[name] > 1:
+        if "." in name or names[name] > 1 or each.sealed:
             continue
         if (kind := _KINDS.get(each.type.lower())) is not None:
             yield f"{above}{name}", kind

@@ -53,8 +53,8 @@ def _tokens(text: str) -> tuple[Token, ...]:
     return tuple(tokenize(text, dialect=DIALECT))
 
 
-def parse_columns(ddl: str) -> tuple[Column, ...]:
-    """Read Spark DDL; a ``:`` between name and type is fine, ``NOT NULL`` and ``COMMENT`` are not.
+def parse_columns(ddl: str, *, source: bool = False) -> tuple[Column, ...]:
+    """Read Spark DDL; a ``:`` between name and type is fine, ``NOT NULL`` and ``COMMENT`` are not. Columns of a source may be ``sealed``.
 
     >>> [f"{column.name}: {column.type}" for column in parse_columns("user_id long, tags array< string >")]
     ['user_id: long', 'tags: array<string>']
@@ -88,7 +88,9 @@ def parse_columns(ddl: str) -> tuple[Column, ...]:
             )
         taken.add(name.lower())
         reader.skip(":")
-        columns.append(Column(name, reader.type(name)))
+        columns.append(
+            Column(name, "string", sealed=True) if source and reader.sealed() else Column(name, reader.type(name))
+        )
         if reader.at_end:
             return tuple(columns)
         reader.expect(",", f"a comma or the end after column {name}")
@@ -251,6 +253,17 @@ class _Reader:
         if kind not in _PLAIN_TYPES:
             raise PlanError(self._fail(f"a length, {kind}(…)").message, hint=meant_type(kind))
         return word
+
+    def sealed(self) -> bool:
+        """Pass over ``sealed`` or ``sealed string``, if that is next."""
+        if not self.skip("sealed"):
+            return False
+        if not self.at_end and self._next() != "," and not self.skip("string"):
+            raise PlanError(
+                self._fail("nothing behind sealed, or string").message,
+                hint="a sealed column is text, whatever was sealed",
+            )
+        return True
 
     def _inner(self, kind: str, owner: str) -> str:
         if kind == "array":

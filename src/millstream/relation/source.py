@@ -234,7 +234,7 @@ def describe_source(source: Source) -> dict[str, Any]:
     described: dict[str, Any] = {
         "topic": source.topic,
         "codec": source.codec,
-        "columns": {column.name: column.type for column in source.columns},
+        "columns": {column.name: column.written for column in source.columns},
         "key": list(source.key),
         "place": str(source.place),
     }

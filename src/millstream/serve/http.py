@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import Any
@@ -53,7 +53,9 @@ class Address:
 class _Listener(uvicorn.Server):
     """Says where it listens once it does: the port may be 0, for any that is free."""
 
-    def __init__(self, config: uvicorn.Config, address: Address, ready: Any, ending: Callable[[], None]) -> None:
+    def __init__(
+        self, config: uvicorn.Config, address: Address, ready: Callable[[Address], None], ending: Callable[[], None]
+    ) -> None:
         super().__init__(config)
         self._address, self._ready, self._ending = address, ready, ending
 
@@ -69,9 +71,16 @@ class _Listener(uvicorn.Server):
 
 
 def serve(
-    log: Log, pipelines: Sequence[Pipeline], settings: ServeSettings, address: Address, *, name: str, ready: Any
+    log: Log,
+    pipelines: Sequence[Pipeline],
+    settings: ServeSettings,
+    address: Address,
+    *,
+    name: str,
+    ready: Callable[[Address], None],
+    sealed: Collection[str] = (),
 ) -> None:
-    """Serve until SIGINT or SIGTERM. ``ready`` is called with the address once it listens.
+    """Serve until SIGINT or SIGTERM. ``ready`` is called with the address once it listens; nothing is appended to ``sealed`` topics.
 
     ConfigError if others could reach it without a token or could read what is sent. LogUnavailable if the log failed under it.
     """
@@ -88,7 +97,7 @@ def serve(
 
         committer = Committer(log, journal, definitions.reasons, keys=settings.limits.keys, stopped=stop)
         stack.callback(committer.close)
-        parts = _Parts(log, pipelines, settings, address, access, committer)
+        parts = _Parts(log, pipelines, settings, address, access, committer, frozenset(sealed))
         asyncio.run(_listen(parts, listener, ready))
         if committer.error is not None:
             raise LogUnavailable(f"the server ended: {committer.error.message}", hint=committer.error.hint)
@@ -104,14 +113,15 @@ class _Parts:
     address: Address
     access: Access
     committer: Committer
+    sealed: frozenset[str]
 
 
-async def _listen(parts: _Parts, listener: list[_Listener], ready: Any) -> None:
+async def _listen(parts: _Parts, listener: list[_Listener], ready: Callable[[Address], None]) -> None:
     log, access, limits = parts.log, parts.access, parts.settings.limits
     tails = Tails(log)
     with closing(Views(parts.pipelines, access, limits.seconds)) as views:
         routes = routes_of(
-            Topics(log, parts.committer, access, parts.settings),
+            Topics(log, parts.committer, access, parts.settings, parts.sealed),
             Events(log, tails, access, limits),
             views,
             Health(log, parts.committer, Metrics(log, parts.pipelines, parts.committer), access),

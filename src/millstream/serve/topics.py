@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import Future
 
 import msgspec
@@ -42,10 +42,12 @@ class Topics:
         committer: Committer,
         access: Access,
         settings: ServeSettings,
+        sealed: Collection[str] = (),
         environ: Mapping[str, str] | None = None,
     ) -> None:
         self._log, self._committer, self._access, self._limits = log, committer, access, settings.limits
         self._budget, self._rates = Budget(settings.limits.memory), Rates(settings.limits.rate)
+        self._sealed = frozenset(sealed)
         self._known: dict[str, tuple[Topic, float]] = {}
         self._webhooks = {
             name: (each.topic, [signature.secret_of(resolve(text, environ)) for text in each.secrets])
@@ -128,6 +130,12 @@ class Topics:
             return known[0]
         if check_topic_name(name).startswith(journal.PREFIX):
             raise Refusal(403, "that topic is the server's own")
+        if name in self._sealed:
+            raise Refusal(
+                403,
+                f"topic {name} is sealed where it is produced, and this server does not seal",
+                hint=f"`millstream produce {name} --seal`, or a Producer with seal=…",
+            )
         try:
             topic = await run_in_threadpool(self._log.topic, name)
         except UnknownTopic:

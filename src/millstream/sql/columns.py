@@ -56,7 +56,7 @@ def read_columns(reader: Reader, kind: str, name: str) -> tuple[str, Key | None,
                 keys.append(Key((Reader(item.statement, item.index).name("a column's name"),), place))
             text = item.statement.between(item.index, item.end)
             with placed(place):
-                parse_columns(text)
+                parse_columns(text, source=True)
             texts.append(text)
     for several, what in ((keys, "PRIMARY KEY"), (times, "WATERMARK")):
         if len(several) > 1:

@@ -53,6 +53,7 @@ from millstream.relation.operators.match import PATTERN
 from millstream.relation.pattern import Formula, Navigation
 from millstream.relation.properties import has_aggregate
 from millstream.relation.schema import fields_of, inner_of
+from millstream.relation.sealed import sealed_columns
 from millstream.relation.source_location import placed
 from millstream.scalar.compile import compile_scalar
 from millstream.typecheck.patterns import aggregations, check_order, known_of, measured, plain_slots
@@ -78,6 +79,7 @@ def check_types(nodes: Iterable[Node], chain: Chain, feeds: Mapping[int, pl.Sche
     """
     reader, nodes = _Reader(_said(chain, feeds or {}), chain.functions), tuple(nodes)
     for node in nodes:
+        sealed_columns(node)  # refuses what is computed with one
         reader.types(node)
     known = feeds or {
         feed.number: types for feed in chain.feeds if (types := _feed_types(feed, chain.functions)) is not None

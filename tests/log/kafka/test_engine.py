@@ -124,6 +124,26 @@ def test_a_sequence_whose_transaction_has_no_end_is_an_error_that_says_what_to_d
     asking.close()
 
 
+def test_a_named_producer_begins_behind_no_open_transaction(
+    kafka: KafkaBroker, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = log.create_topic(name(), 2).name
+    monkeypatch.setattr("millstream.log.kafka.write.OTHERS", 2.0)
+    left = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": name()})
+    left.init_transactions(10)
+    left.begin_transaction()
+    left.produce(topic, b"left", partition=1)
+    left.flush(10)
+    with pytest.raises(
+        LogUnavailable, match=f"topic {topic}, partition 1: a transaction is open from offset 0"
+    ) as caught:
+        log.append(topic, [Event(b"x")], producer="p", sequence=1)
+    assert "kafka-transactions.sh" in caught.value.hint
+    left.abort_transaction(10)
+    assert not log.append(topic, [Event(b"x")], producer="p", sequence=1).duplicate
+    assert [record.value for record in read_all(log, topic)] == [b"x"]
+
+
 def test_a_broker_that_is_killed_right_after_an_acknowledgement_knows_the_sequence_when_it_is_back() -> None:
     with KafkaBroker() as broker:
         for sequence in range(4):

@@ -70,6 +70,8 @@ class Batch:
 
     def check_types(self) -> None:
         """Raise BadEvent for a key or value that is not bytes."""
+        if {*map(type, map(_VALUE, self.events)), *map(type, map(_KEY, self.events))} <= {bytes, type(None)}:
+            return
         for index, event in enumerate(self.events):
             if not isinstance(event.value, bytes | None) or not isinstance(event.key, bytes | None):
                 raise self._bad(index, "key and value must be bytes or None")
@@ -87,6 +89,8 @@ class Batch:
 
     def _check_sizes(self, limit: int, *columns: Sequence[bytes | None] | None) -> None:
         present = [column for column in columns if column is not None]
+        if sum(max(map(len, filter(None, column)), default=0) for column in present) <= limit:
+            return
         for index in range(len(self.events)):
             size = sum(len(column[index] or b"") for column in present)
             if size > limit:

@@ -228,9 +228,10 @@ class KafkaLog(Log):
         """The first offsets of partitions of several topics."""
         return {place: at.offset for place, at in of_partitions(self, places, ck_admin.OffsetSpec.earliest()).items()}
 
-    def ends(self, places: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """The last stable offsets of partitions of several topics."""
-        return {place: at.offset for place, at in of_partitions(self, places, ck_admin.OffsetSpec.latest()).items()}
+    def ends(self, places: Sequence[TopicPartition], *, committed: bool = True) -> dict[TopicPartition, int]:
+        """The last stable offsets of partitions of several topics; without ``committed``, where they end with what is open."""
+        found = of_partitions(self, places, ck_admin.OffsetSpec.latest(), committed=committed)
+        return {place: at.offset for place, at in found.items()}
 
     def bounds(self, topic: str) -> dict[int, Bounds]:
         """Start and last stable offset of every partition."""

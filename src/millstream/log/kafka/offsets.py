@@ -20,8 +20,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def of_partitions(log: KafkaLog, places: Sequence[TopicPartition], spec: Any) -> dict[TopicPartition, Any]:
+def of_partitions(
+    log: KafkaLog, places: Sequence[TopicPartition], spec: Any, *, committed: bool = True
+) -> dict[TopicPartition, Any]:
     """One kind of offset of partitions of several topics, as readers of committed records see it, with its time where that was asked for.
+
+    Without ``committed`` as those see it who also read open transactions.
 
     The client goes on asking the leaders that it knows, and gives no offset at all for one that is away (librdkafka 2.16): it is told
     to look who leads now, and asked again, with more time from try to try.
@@ -31,7 +35,7 @@ def of_partitions(log: KafkaLog, places: Sequence[TopicPartition], spec: Any) ->
     deadline, patience = time.monotonic() + TIMEOUT, 1.0
     with log.errors(topics):
         while True:
-            isolation = ck.IsolationLevel.READ_COMMITTED
+            isolation = ck.IsolationLevel.READ_COMMITTED if committed else ck.IsolationLevel.READ_UNCOMMITTED
             futures = log.admin.list_offsets(wanted, isolation_level=isolation, request_timeout=min(patience, TIMEOUT))
             try:
                 found = {TopicPartition(at.topic, at.partition): future.result() for at, future in futures.items()}

@@ -1,14 +1,14 @@
 """How many bytes ranges of Kafka partitions have, by samples: a broker tells offsets and times, and no sizes.
 
-Records are read at some places of each range. They count as they are, and stand for what follows them up to the next place. A place that
-gave no answer counts as what the others gave.
+Records are read at some places of each range, and at more of them unless these say that there is room for several times as much. They count as they are, and
+stand for what follows them up to the next place. A place that gave no answer counts as what the others gave.
 """
 
 from __future__ import annotations
 
 import time
-from bisect import bisect_left
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from millstream.errors import LogUnavailable
@@ -19,7 +19,8 @@ from millstream.log.kafka.read import COMMON
 if TYPE_CHECKING:
     from millstream.log.kafka.engine import KafkaLog
 
-_STEPS = 8
+_STEPS, _ROOM = 8, 4
+"""A range is looked at in so many places; in every other one, if they say that so many times as much may be."""
 _ENOUGH, _ENOUGH_BYTES = 32, 1 << 18
 _LARGEST = 1 << 20  # the largest record that brokers accept by default
 _SETTINGS = {
@@ -51,9 +52,18 @@ class Sizes:
             return max(1, waiting)
         found = {(part.topic, part.partition): _Seen() for part in ranges}
         deadline = time.monotonic() + self._patience
-        for step in range(_STEPS):
-            self._look([step_of(part, step, _STEPS) for part in ranges], found, deadline)
-        self._look([part._replace(start=max(part.start, part.end - _ENOUGH)) for part in ranges], found, deadline)
+        steps = [[step_of(part, step, _STEPS) for part in ranges] for step in range(_STEPS)]
+        last = [part._replace(start=max(part.start, part.end - _ENOUGH)) for part in ranges]
+        for parts in (*steps[::2], last):
+            self._look(parts, found, deadline)
+        if self._paced(ranges, most // _ROOM, found) >= waiting:
+            return waiting
+        for parts in steps[1::2]:
+            self._look(parts, found, deadline)
+        return self._paced(ranges, most, found)
+
+    def _paced(self, ranges: Sequence[Part], most: int, found: Mapping[tuple[str, int], _Seen]) -> int:
+        """The same, by what was seen."""
         sizes = [size for seen in found.values() for run in seen.runs for size in run.sizes]
         if not sizes and not all(run.reached > run.start for seen in found.values() for run in seen.runs):
             raise LogUnavailable(
@@ -71,18 +81,21 @@ class Sizes:
 
     def _look(self, parts: Sequence[Part], found: dict[tuple[str, int], _Seen], deadline: float) -> None:
         """Read the first records of some parts, all at once."""
-        left = {place: part for part in parts if found[place := (part.topic, part.partition)].begin(part)}
+        left: dict[tuple[str, int], tuple[_Run, int]] = {}
+        for part in parts:
+            if (begun := found[place := (part.topic, part.partition)].begin(part)) is not None:
+                left[place] = begun
         if not left:
             return
         if self._consumer is None:
             self._consumer = ck.Consumer({**self._log.client, **_SETTINGS}, logger=silent)
-        self._consumer.assign([ck.TopicPartition(*place, found[place].runs[-1].start) for place in left])
+        self._consumer.assign([ck.TopicPartition(*place, run.start) for place, (run, _) in left.items()])
         while left and time.monotonic() < deadline:
-            first = self._consumer.poll(0.1)
-            for message in () if first is None else (first, *self._consumer.consume(1000, 0)):
+            for message in self._consumer.consume(_ENOUGH, 0.1):
                 place = message.topic(), message.partition()
-                if place in left and found[place].runs[-1].take(message, left[place].end):
+                if place in left and left[place][0].take(message, left[place][1]):
                     del left[place]
+                    self._consumer.incremental_unassign([ck.TopicPartition(*place)])  # what was fetched of it is let go
         self._consumer.unassign()
 
 
@@ -121,12 +134,15 @@ class _Seen:
     def __init__(self) -> None:
         self.runs: list[_Run] = []
 
-    def begin(self, part: Part) -> bool:
-        """Begin a run, unless what was read before has reached the part's end."""
-        start = max(part.start, self.runs[-1].reached if self.runs else part.start)
-        if start < part.end:
-            self.runs.append(_Run(start))
-        return start < part.end
+    def begin(self, part: Part) -> tuple[_Run, int] | None:
+        """Begin a run, and say where it has to end; None if what was read before has all of the part."""
+        place = bisect_right(self.runs, part.start, key=lambda run: run.start)
+        start = max([part.start, *(run.reached for run in self.runs[:place])])
+        end = min([part.end, *(run.start for run in self.runs[place:])])
+        if start >= end:
+            return None
+        self.runs.insert(place, run := _Run(start))
+        return run, end
 
     def about(self, part: Part, usual: float) -> float:
         """About how many bytes a part has: what was seen of it, and between two runs what they have, half and half."""

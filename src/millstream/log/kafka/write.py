@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 LEAST, MOST = 15.0, 900.0
 """Seconds of a transaction: nobody reads past that of a killed producer until the brokers end it, so not longer than it needs."""
+OTHERS = 2 * LEAST
+"""Seconds to wait for transactions that are open where a named producer begins: those of a killed one have ended by then."""
 _SLOWEST = 10_000
 """Records a second that even a slow broker takes."""
 _LARGE = 50_000
@@ -67,6 +69,7 @@ class TransactionalClient:
         self._log, self.limits = log, limits
         self._partitions: dict[str, int] = {}
         self._lasts: dict[str, int | None] = {}
+        self._ended: set[str] = set()
         self._lock = threading.Lock()
         settings = (
             log.client
@@ -90,12 +93,37 @@ class TransactionalClient:
     def _await_leaders(self, topics: Sequence[str]) -> None:
         """See that partitions answer before what an earlier client left open there is ended.
 
-        A coordinator that is back before their leaders are elected takes them for deleted (:mod:`millstream.log.kafka.sequence`): what was appended
-        there would stay open, and the next transaction would commit it with its own. Records that came twice after a kill were seen once.
+        A coordinator that is back before their leaders are elected takes them for deleted (:mod:`millstream.log.kafka.sequence`), and
+        writes no end there.
         """
-        self._log.ends(
-            [TopicPartition(topic, p) for topic in topics for p in range(self._log.described(topic).partitions)]
+        self._log.ends(self._places(topics))
+
+    def _await_ends(self, topics: Sequence[str]) -> None:
+        """Wait until every transaction in topics has an end, before the first append of a named producer goes there.
+
+        One of its own whose end was never written would be committed by the next one, and its records, appended again, would be there twice.
+        """
+        places = self._places(topics)
+        written = self._log.ends(places, committed=False)
+        deadline = time.monotonic() + OTHERS
+        while True:
+            stable = self._log.ends(places)
+            still = [place for place in places if stable[place] < written[place]]
+            if not still:
+                return
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.02)
+        topic, partition = still[0]
+        raise LogUnavailable(
+            f"{self._log.url}: topic {topic}, partition {partition}: a transaction is open from offset {stable[still[0]]} on; it may be one of"
+            f" producer {self._producer} that a broker never ended, and then the next would commit it",
+            hint="append again, with the same producer and sequence; if it stays so, `kafka-transactions.sh find-hanging` shows it, and its"
+            " `abort` ends it",
         )
+
+    def _places(self, topics: Sequence[str]) -> list[TopicPartition]:
+        return [TopicPartition(topic, p) for topic in topics for p in range(self._log.described(topic).partitions)]
 
     def _begun(self, settings: Mapping[str, Any], seconds: float) -> Any:
         """A client that has settled what an earlier one of its name left open, with as much time as the brokers allow."""
@@ -145,10 +173,7 @@ class TransactionalClient:
             if self._sequence is not None:
                 self._sequence.await_readable(names)
             queues = {place: iter(found) for place, found in offsets.items()}
-            return [
-                Ack(batch.places, [next(queues[TopicPartition(topic.name, partition)]) for partition in batch.places])
-                for topic, batch in parts
-            ]
+            return [Ack(batch.places, _in_order(topic.name, batch, queues)) for topic, batch in parts]
 
     def renumber(self, topic: str, sequence: int) -> bool:
         """Commit the number alone; an error if another has begun under our name since this one did."""
@@ -164,6 +189,9 @@ class TransactionalClient:
         return found
 
     def _is_repeat(self, topics: Collection[str], sequence: int) -> bool:
+        if new := [topic for topic in topics if topic not in self._ended]:
+            self._await_ends(new)
+            self._ended.update(new)
         lasts = {topic: self._lasts[topic] if topic in self._lasts else self._read(topic) for topic in topics}
         there = {topic: last is not None and sequence <= last for topic, last in lasts.items()}
         return check_repeated(there, self._producer or "", sequence)
@@ -183,23 +211,22 @@ class TransactionalClient:
         if max(batch.places) >= partitions:  # the topic has grown, and the client does not know it yet
             self._partitions[name] = len(client.list_topics(name, timeout=TIMEOUT).topics[name].partitions)
         found = {p: offsets.setdefault(TopicPartition(name, p), []) for p in set(batch.places)}
+        add = {p: told.append for p, told in found.items()}
 
         def delivered(error: Any, message: Any) -> None:
             if error is not None:
                 failed.append((error, name))
             else:
-                found[message.partition()].append(message.offset())
+                add[message.partition()](message.offset())
 
-        times = batch.millis or repeat(None)
-        for partition, event, millis in zip(batch.places, batch.events, times, strict=False):
+        times, produce = batch.millis or repeat(None), client.produce
+        for partition, (value, key, _, headers), millis in zip(batch.places, batch.events, times, strict=False):
             more: dict[str, Any] = {}  # headers cost something even where there are none
-            if event.headers or millis is not None:
-                more["headers"] = (
-                    [*event.headers, (TIME_HEADER, b"%d" % millis)] if millis is not None else [*event.headers]
-                )
+            if headers or millis is not None:
+                more["headers"] = [*headers, (TIME_HEADER, b"%d" % millis)] if millis is not None else [*headers]
             while True:
                 try:
-                    client.produce(name, event.value, event.key, partition, delivered, **more)
+                    produce(name, value, key, partition, delivered, **more)
                     break
                 except BufferError:
                     client.poll(0.1)
@@ -252,3 +279,9 @@ class TransactionalClient:
             self._client.abort_transaction(1.0)
         if self._sequence is not None:
             self._sequence.close()
+
+
+def _in_order(topic: str, batch: Batch, queues: Mapping[TopicPartition, Iterator[int]]) -> list[int]:
+    """The offsets of a batch's events, one after the other, from those of each partition."""
+    following = {p: queues[TopicPartition(topic, p)].__next__ for p in set(batch.places)}
+    return [following[partition]() for partition in batch.places]

@@ -70,7 +70,7 @@ class Source(NodeContract):
         return dict(declared(self.all_columns))
 
     def lines(self) -> list[str]:
-        columns = ", ".join(f"{column.name} {column.type}" for column in self.all_columns)
+        columns = ", ".join(f"{column.name} {column.written}" for column in self.all_columns)
         key = f" key {', '.join(self.key)}" if self.key else ""
         return [f"{self.kind} {self.name} ({columns}){key}"]
 
