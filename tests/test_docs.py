@@ -138,7 +138,7 @@ def test_every_block_of_a_page_runs(
             text = re.sub(r'(["\'])sqlite:(?=\w)', rf"\1sqlite:{tmp_path}/", text)
             output = io.StringIO()
             with contextlib.redirect_stdout(output):
-                exec(compile("\n" * (block.line - 1) + text, str(page), "exec"), namespace)
+                exec(compile("\n" * (block.line - 1) + text, str(page), "exec", dont_inherit=True), namespace)
             printed = output.getvalue()
         elif block.kind == "text" and printed is not None:
             assert shows(block.text, printed) == [], f"{name_of(page)}:{block.line}: printed was\n{printed}"

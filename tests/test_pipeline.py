@@ -17,7 +17,7 @@ import pytest
 from google.protobuf.duration_pb2 import Duration  # type: ignore[import-untyped]
 
 from millstream.codec import Avro, Json, Text
-from millstream.errors import ConfigError, PlanError, UnknownView, ViewError, ViewStoreUnavailable
+from millstream.errors import ConfigError, PlanError, UnknownView, ViewBehind, ViewError, ViewStoreUnavailable
 from millstream.framed import Confluent
 from millstream.load import load_pipeline
 from millstream.pipeline import Pipeline
@@ -249,6 +249,13 @@ class Wrong:
         (lambda w: w.p.view("v", w.clicks, emit="final"), "there is no window", "tumbling"),
         (lambda w: w.p.view("v", w.users, key="nam"), "view v: key: no column nam", "did you mean name?"),
         (lambda w: w.p.view("v", w.clicks, key="page"), "view v: its rows are told apart by where in the log", "group_by"),
+        (lambda w: w.p.sink("s", w.p.view("v", w.clicks), "topic:clicks"), "sink s: topic clicks is read by this pipeline", "another topic"),
+        (lambda w: w.p.sink("s", w.p.view("v", w.clicks), f"topic:users@{w.p.log}"), "sink s: topic users is read by this pipeline", ""),
+        (
+            lambda w: (w.p.sink("s", w.p.view("v", w.clicks), "topic:later"), w.p.table("t", CLICK, key="page", topic="later")),
+            "table t: sink s: topic later is read by this pipeline",
+            "",
+        ),
         (lambda w: w.p.stream("s", CLICK, topic="clicks"), "stream s: topic clicks is stream clicks already", "use clicks"),
         (lambda w: w.p.table("t", CLICK, key="page", topic="users"), "table t: topic users is table users already", ""),
         (lambda w: w.p.view("v", w.users.select("name"), key="id"), "view v: key: no column id; there are name", ""),
@@ -481,11 +488,14 @@ def test_a_view_reads_what_its_store_holds(tmp_path: Path) -> None:
     with open_writer(view.to) as sink:
         fence = sink.claim("shop")
         sink.prepare("shop", made.fingerprint(), [Target(view.name, schema, view.key)])
-        assert sink.commit(Batch("c", 0, fence, changes={view.name: changes}))
+        assert sink.commit(Batch("c", 0, fence, offsets={"users": {0: 2}}, changes={view.name: changes}))
         sink.release()
     expected = [{"country": "NL", "people": 2}, {"country": "PT", "people": 1}]
     assert view.get("NL") == expected[0]
     assert view.get("XX") is None
+    assert view.get("NL", at_least={"users": {0: 2}}, timeout=0) == expected[0]
+    with pytest.raises(ViewBehind, match=r"users/0 at 2 of 5 \(3 behind\)"):
+        view.get("NL", at_least={"users": {0: 5}}, timeout=0.01)
     assert view.to_arrow().to_pylist() == expected
     assert view.to_polars().to_dicts() == expected
     assert view.to_pandas().to_dict("records") == expected

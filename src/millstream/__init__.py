@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from millstream import frame as frame
     from millstream import window as window
     from millstream.codec import Avro, Json, Text
+    from millstream.debezium import Debezium
     from millstream.errors import MillstreamError
     from millstream.event import Event, Record, TopicPartition
     from millstream.event_pattern import pattern
@@ -49,6 +50,7 @@ __all__ = [
     "Change",
     "Clock",
     "Confluent",
+    "Debezium",
     "Event",
     "Json",
     "Log",
@@ -97,6 +99,7 @@ _LATER = {
     "Change": "millstream.sink.function",
     "Clock": "millstream.relation.source",
     "Confluent": "millstream.framed",
+    "Debezium": "millstream.debezium",
     "Event": "millstream.event",
     "Json": "millstream.codec",
     "Log": "millstream.log",

@@ -16,7 +16,7 @@ from millstream.relation.properties import has_aggregate, has_window, natural_ke
 from millstream.relation.relation import Relation
 from millstream.relation.schema import parse_columns
 from millstream.relation.sealed import refuse_sealed, refuse_sealed_key
-from millstream.relation.sinks import check_policy
+from millstream.relation.sinks import SinkDefinition, check_policy
 from millstream.relation.source import (
     Clock,
     Codec,
@@ -145,8 +145,20 @@ def table_of(
     return source
 
 
-def refuse_second_reader(source: Source, others: Iterable[Source]) -> None:
-    """Refuse a source of a topic that another one reads: a topic is read and admitted once."""
+def refuse_loop(what: str, to: object, topics: Iterable[str], log: str) -> None:
+    """Refuse a sink into a topic that its own pipeline reads: it would feed itself for ever, and a rebuild would append all of it again."""
+    name, _, other = to.removeprefix("topic:").partition("@") if isinstance(to, str) else ("", "", "")
+    if isinstance(to, str) and to.startswith("topic:") and name in topics and other in ("", log):
+        raise PlanError(
+            f"{what}: topic {name} is read by this pipeline; what it sends there would come in again",
+            hint="send to another topic, and let another pipeline read both; what appends to its own topic is an event store: docs/sourcing.md",
+        )
+
+
+def refuse_source(source: Source, others: Iterable[Source], sinks: Iterable[SinkDefinition], log: str) -> None:
+    """Refuse a source of a topic that another one reads, since a topic is read and admitted once, or that a sink of its pipeline writes."""
+    for sink in sinks:
+        refuse_loop(f"{source.kind} {source.name}: sink {sink.name}", sink.to, [source.topic], log)
     for known in others:
         if known.topic == source.topic:
             raise PlanError(

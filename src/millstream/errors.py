@@ -23,6 +23,7 @@ unless ``--debug``.
     │   └── NeedsSpark        a trial without Spark met what only Spark can compute
     ├── ViewError             where views are kept
     │   ├── UnknownView
+    │   ├── ViewBehind        a view that had not come to a position in time
     │   └── ViewStoreUnavailable  a file or database of views that cannot be opened or written
     │       └── ViewStoreFailed   the disk failed under it
     ├── SinkError             something about a place to which changes are sent
@@ -37,6 +38,10 @@ unless ``--debug``.
     │   ├── CaptureGap        the database cannot give what comes next: it has forgotten it, or is another one
     │   ├── CaptureFenced     another process captures under the same name
     │   └── TableChanged      a captured table is not what it was, so that somebody must decide
+    ├── SourcingError         aggregates: states that are folds of their events
+    │   ├── Conflict          others appended to the aggregate each time a command was decided
+    │   ├── KeyReused         an idempotency key that was another command's
+    │   └── Unreadable        a stored event that today's code does not read
     └── LogError              the event log
         ├── UnknownTopic
         ├── UnknownGroup
@@ -157,6 +162,10 @@ class UnknownView(ViewError):
     """No view of that name."""
 
 
+class ViewBehind(ViewError):
+    """A view had not come to the position that was asked for within the time that was given; it is as it was."""
+
+
 class ViewStoreUnavailable(ViewError):
     """A file or database of views that cannot be opened or written; a retry may work."""
 
@@ -211,6 +220,22 @@ class CaptureFenced(CaptureError):
 
 class TableChanged(CaptureError):
     """A captured table has lost a column, or has another type or key; what comes next was not appended."""
+
+
+class SourcingError(MillstreamError):
+    """Something about an aggregate: its events, its commands, or its code."""
+
+
+class Conflict(SourcingError):
+    """Others appended to the aggregate each time the command was decided; nothing of it was appended."""
+
+
+class KeyReused(SourcingError):
+    """An idempotency key was used before, for a command to another aggregate or of another type; nothing was appended."""
+
+
+class Unreadable(SourcingError):
+    """A stored event does not fit what today's code expects; it was left as it is."""
 
 
 class LogError(MillstreamError):

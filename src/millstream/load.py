@@ -1,4 +1,4 @@
-"""Loading a pipeline out of a user's file, of Python or of SQL."""
+"""Loading a pipeline or an event store out of a user's file, of Python or of SQL."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import runpy
 import sys
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from millstream.errors import MillstreamError, PlanError
 from millstream.pipeline import Pipeline
+from millstream.sourcing.store import EventStore
 from millstream.sql.statement import read_script
+
+T = TypeVar("T")
 
 
 def load_pipeline(path: str | Path) -> Pipeline:
@@ -28,17 +31,30 @@ def load_pipeline(path: str | Path) -> Pipeline:
         if name:
             raise PlanError(f"{file}: a file of SQL defines one pipeline; found :{name}", hint=f"say {file}")
         return read_script(file)
-    found = {key: value for key, value in _run(file).items() if isinstance(value, Pipeline)}
+    return _picked(file, name, Pipeline, "pipeline", 'shop = Pipeline("shop")')
+
+
+def load_store(path: str | Path) -> EventStore[Any]:
+    """The one event store that a user's file of Python defines; ``FILE.py:NAME`` picks one of several."""
+    file, name = str(path), ""
+    if not Path(file).exists() and ":" in file:
+        file, _, name = file.rpartition(":")
+    if not Path(file).is_file():
+        raise PlanError(f"{file}: there is no such file; expected a file of Python that defines an event store")
+    return _picked(file, name, EventStore, "event store", 'bank = EventStore("sqlite:bank.db", "accounts", account)')
+
+
+def _picked(file: str, name: str, kind: type[T], called: str, example: str) -> T:
+    """The one value of a type that a file defines, or that with the name."""
+    found = {key: value for key, value in _run(file).items() if isinstance(value, kind)}
     if name:
         if name not in found:
-            raise PlanError(f"{file}: no pipeline {name}; there are {', '.join(found) or 'none'}")
+            raise PlanError(f"{file}: no {called} {name}; there are {', '.join(found) or 'none'}")
         return found[name]
-    one = {id(pipeline): pipeline for pipeline in found.values()}
+    one = {id(value): value for value in found.values()}
     if len(one) != 1:
-        hint = (
-            f"say which: {file}:{next(iter(found))}" if found else 'define one at module level: shop = Pipeline("shop")'
-        )
-        raise PlanError(f"{file}: expected one pipeline; found {', '.join(found) or 'none'}", hint=hint)
+        hint = f"say which: {file}:{next(iter(found))}" if found else f"define one at module level: {example}"
+        raise PlanError(f"{file}: expected one {called}; found {', '.join(found) or 'none'}", hint=hint)
     return next(iter(one.values()))
 
 

@@ -161,7 +161,7 @@ class Pipeline:
             written = EventTime("", spans[0], spans[1], late, *spans[2:])
             event_time = definitions.time_of(f"stream {name}", columns, time, written, clock)
             source = definitions.stream_of(name, columns, topic, key, codec, event_time, sequence, failed, place)
-            definitions.refuse_second_reader(source, self._sources())
+            definitions.refuse_source(source, self._sources(), self.sinks.values(), self.log)
         self.streams[name] = _Defined(source, pipeline=self)
         return self.streams[name]
 
@@ -186,7 +186,7 @@ class Pipeline:
         :param schema: its columns, ``"id long, name string"``
         :param key: the columns of its primary key
         :param topic: the topic; by default it has the name of this source
-        :param codec: ``"json"``, ``"confluent-json"``, ``"text"``, ``"debezium"`` for Debezium's envelopes as JSON, an Avro schema or a Confluent
+        :param codec: ``"json"``, ``"confluent-json"``, ``"text"``, ``"debezium"`` or a Debezium, an Avro schema or a Confluent
         :param deduplicate: whether changes that a Debezium connector has sent again are dropped
         :param failed: ``"dead_letter"`` or ``"stop"``
         :raises PlanError: if something of it does not hold together
@@ -198,7 +198,7 @@ class Pipeline:
         with placed(place):
             columns = self._source_columns("table", name, schema)
             source = definitions.table_of(name, columns, topic, key, codec, deduplicate, failed, place)
-            definitions.refuse_second_reader(source, self._sources())
+            definitions.refuse_source(source, self._sources(), self.sinks.values(), self.log)
         self.tables[name] = _Defined(source, pipeline=self)
         return self.tables[name]
 
@@ -312,6 +312,7 @@ class Pipeline:
             if self.views.get(getattr(view, "name", "")) is not view:
                 raise PlanError(f"{what}: expected a view of pipeline {self.name}; found {view!r}")
             mode = checked_sink(what, view.name, view.columns, view.key, to, mode, refused)
+            definitions.refuse_loop(what, to, [source.topic for source in self._sources()], self.log)
             self.sinks[name] = SinkDefinition(name, view.name, to, mode, refused, place)
         return self.sinks[name]
 

@@ -6,6 +6,7 @@ Invariant: an id means one schema for ever, so it is asked for once; what a regi
 from __future__ import annotations
 
 import base64
+import copy
 import json
 import urllib.error
 import urllib.request
@@ -51,11 +52,23 @@ class Registry:
         if password is not None:
             check_setting("registry.password", password, "the program", "password")
         self.url, self.user, self.password = url.rstrip("/"), user, password
+        self._login: tuple[str, str] | None = None
         self._schemas: dict[int, Schema] = {}
         self._ids: dict[tuple[str, Schema], int] = {}
 
     def __repr__(self) -> str:
         return f"Registry({self.url!r})"
+
+    def with_login(self) -> Registry:
+        """This registry for a process of ours in another environment: who asks is resolved here. Not to be printed or kept."""
+        made = copy.copy(self)
+        made._login = self._resolved()
+        return made
+
+    def _resolved(self) -> tuple[str, str] | None:
+        if self._login is None and self.user is not None and self.password is not None:
+            return resolve(self.user), resolve(self.password)
+        return self._login
 
     def schema(self, number: int) -> Schema:
         """The schema of an id; CodecError if the registry does not know it."""
@@ -93,9 +106,8 @@ class Registry:
 
     def _ask(self, method: str, path: str, what: str, body: dict[str, Any] | None = None, kind: type = dict) -> Any:
         headers = {"Accept": _TYPE, "Content-Type": _TYPE}
-        if self.user is not None and self.password is not None:
-            pair = f"{resolve(self.user)}:{resolve(self.password)}"
-            headers["Authorization"] = "Basic " + base64.b64encode(pair.encode()).decode()
+        if (login := self._resolved()) is not None:
+            headers["Authorization"] = "Basic " + base64.b64encode(":".join(login).encode()).decode()
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, headers, method=method)  # noqa: S310  (http or https)
         try:

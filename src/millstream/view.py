@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from millstream.relation.sealed import Origins
     from millstream.store import StoreReader
+    from millstream.store.contract import Offsets
     from millstream.vault.vault import Vault
 
 
@@ -101,12 +102,21 @@ class View:
         self.refuse_unkept()
         return open_reader(self.to)
 
-    def get(self, *key: Any, reveal: Vault | None = None) -> dict[str, Any] | None:
+    def get(
+        self, *key: Any, reveal: Vault | None = None, at_least: Offsets | None = None, timeout: float = 10.0
+    ) -> dict[str, Any] | None:
         """Give the row of one key, its values in the order of ``key`` (directly over a stream: topic, partition, offset).
+
+        With ``at_least``, a position such as that of a ``Decided`` or an append, wait until the pipeline has read so far, up to
+        ``timeout`` seconds: who has written reads what was written. Raises ViewBehind, with the lag, if it has not by then.
 
         :param reveal: the vault that reveals what is sealed, as text; ``erased`` where the subject's key was deleted
         """
         with self._store() as store:
+            if at_least is not None:
+                from millstream.store.position import wait_for
+
+                wait_for(store, self.pipeline, at_least, timeout)
             row = store.get(self.name, key)
         return row if row is None or reveal is None else reveal.reveal_row(row, self._origins(), f"view {self.name}")
 

@@ -17,13 +17,14 @@ import pytest
 
 from millstream.capture.control import read_known
 from millstream.cli import execute
+from millstream.cli.run import growing
 from millstream.errors import PlanError
 from millstream.event import Event
 from millstream.log import open_log
 from millstream.pipeline import Pipeline
 from millstream.testing import MariaDbServer
 from tests.capture.databases import MariaDb, Sqlite
-from tests.capture.process import COMMAND
+from tests.capture.process import COMMAND, started
 from tests.waiting import until
 
 Go = Callable[..., tuple[int, str, str]]
@@ -167,6 +168,21 @@ def test_a_file_says_what_to_capture(go: Go, database: MariaDb, tmp_path: Path) 
     (tmp_path / "shop.py").write_text(f"{head}shop.capture('shop', 'mysql://me:geheim@x/y', ['a'])\n")
     code, _, err = go("start", "shop.py", "--once")
     assert (code, "secret" in err, "geheim" in err) == (1, True, False)
+
+
+def test_a_run_says_which_tables_are_still_being_read(go: Go, tmp_path: Path) -> None:
+    database = Sqlite(tmp_path / "shop.db")
+    database.made(rows=3)
+    log = f"sqlite:{tmp_path / 'log.db'}"
+    arguments = [database.address, "--log", log, "--table", "a", "--table", "b"]
+    with started(*arguments, failpoint="capture.append:kill@2") as process:
+        assert process.wait(60) == -9
+    pipeline = Pipeline("shop", log=log)
+    pipeline.table("users", "id long, v long", key="id", topic="shop.a", codec="debezium")
+    assert list(growing(pipeline)) == ["table users: capture shop has not read all rows of a; views grow until it has"]
+    assert go("start", *arguments, "--once")[0] == 0
+    assert list(growing(pipeline)) == []
+    assert list(growing(Pipeline("other", log=f"sqlite:{tmp_path / 'nothing.db'}"))) == []
 
 
 def test_a_capture_is_no_part_of_the_fingerprint() -> None:

@@ -532,6 +532,41 @@ class LogContract:
         (described,) = [g for g in log.groups() if g.name == group]
         assert described.offsets == {TopicPartition(topic, 0): got[0].offset + 1}
 
+    def test_what_follows_from_a_partition_is_there_with_its_offset(self, log: Log, topic: str) -> None:
+        group, place = name("group"), TopicPartition(topic, 0)
+        out, more = (log.create_topic(name(), 1).name for _ in range(2))
+        offsets = log.append(topic, events("a", "b")).offsets
+        with log.consumer(topic, group) as one:
+            poll_all(one, 2)
+            one.take_over(place, [out, more])
+            acks = one.append(place, offsets[1], {out: events("A", "A2"), more: events("1")}, ends={})
+            assert acks[out].offsets == [record.offset for record in read_all(log, out)]
+            assert committed(log, group) == {place: offsets[1]}
+            one.append(place, offsets[1] + 1, {out: []}, ends={})
+        assert (values(read_all(log, out)), values(read_all(log, more))) == (["A", "A2"], ["1"])
+        assert committed(log, group) == {place: offsets[1] + 1}
+
+    def test_a_member_that_lost_a_partition_appends_nothing_that_follows_from_it(self, log: Log, topic: str) -> None:
+        group, place = name("group"), TopicPartition(topic, 0)
+        out = log.create_topic(name(), 1).name
+        offsets = log.append(topic, events("a", "b")).offsets
+        one = log.consumer(topic, group, lease=timedelta(seconds=30))
+        poll_all(one, 2)
+        one.take_over(place, [out])
+        one.append(place, offsets[0] + 1, {out: events("A")}, ends={})
+        with log.consumer(topic, group, lease=timedelta(seconds=30)) as two:
+            until(lambda: (one.poll(10, 0.05), two.poll(10, 0.05)) and one.assignment | two.assignment != set())
+            keeper, loser = (one, two) if one.assignment else (two, one)
+            assert keeper.assignment == {place}
+            if keeper is two:
+                two.take_over(place, [out])
+            with pytest.raises(GenerationFenced):
+                loser.append(place, offsets[1] + 1, {out: events("twice")}, ends={})
+            keeper.append(place, offsets[1] + 1, {out: events("B")}, ends={})
+        one.close()
+        assert values(read_all(log, out)) == ["A", "B"]
+        assert committed(log, group) == {place: offsets[1] + 1}
+
     def test_a_partition_of_someone_else_cannot_be_committed(self, log: Log, wide: str) -> None:
         group = name("group")
         with log.consumer(wide, group) as one, log.consumer(wide, group) as two:

@@ -25,6 +25,7 @@ from millstream.errors import (
     PipelineError,
     TakenOver,
     UnknownView,
+    ViewBehind,
     ViewError,
 )
 from millstream.log.heartbeat import Beat
@@ -44,6 +45,7 @@ from millstream.store.contract import (
     Told,
 )
 from millstream.store.net_changes import net_of
+from millstream.store.position import wait_for
 from millstream.store.rejects import Judge, sort_out
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -215,6 +217,7 @@ class StoreContract:
             assert table.schema == target.schema
         assert batches.writer.last(PIPELINE) is store.last(PIPELINE) is None
         assert batches.writer.entries(PIPELINE) == []
+        assert store.last(PIPELINE) is None
 
     def test_a_row_that_appears_is_stored_and_one_that_disappears_is_removed(
         self, batches: Batches, store: StoreReader
@@ -445,6 +448,7 @@ class StoreContract:
         )
         last = batches.writer.last(PIPELINE)
         assert last is not None
+        assert store.last(PIPELINE) == last
         assert (last.checkpoint, last.batch, last.fence) == ("c1", 1, batches.fence)
         assert store.last(PIPELINE) == last
         assert last.offsets == {"t": {0: 5, 1: 2}}
@@ -455,6 +459,28 @@ class StoreContract:
         assert [entry.batch for entry in batches.writer.entries(PIPELINE, 1)] == [1]
         info = store.views()[0]
         assert (info.pipeline, info.batch, info.updated) == (PIPELINE, 1, last.committed_at)
+
+    def test_who_waits_for_a_position_goes_on_when_a_batch_reaches_it(
+        self, batches: Batches, store: StoreReader
+    ) -> None:
+        with pytest.raises(ViewBehind, match=r"within 0\.05 s: t/1 at 0 of 3 \(3 behind\)"):
+            wait_for(store, PIPELINE, {"t": {1: 3}}, 0.05)
+        batches.commit(TOTALS, ("ann", 1, 1.0, 1), offsets={"t": {0: 5, 1: 2}})
+        wait_for(store, PIPELINE, {"t": {0: 5, 1: 1}}, 0)
+        with pytest.raises(ViewBehind, match=r"t/0 at 5 of 1,006 \(1,001 behind\), t/1 at 2 of 3 \(1 behind\)"):
+            wait_for(store, PIPELINE, {"t": {0: 1006, 1: 3}}, 0.05)
+        with pytest.raises(ViewError, match="pipeline shop does not read topic carts; it reads t"):
+            wait_for(store, PIPELINE, {"carts": {0: 1}}, 60)
+        seen: list[int] = []
+        waiting = threading.Thread(
+            target=lambda: (wait_for(store, PIPELINE, {"t": {1: 3}}, 60), seen.append(store.table("totals").num_rows))
+        )
+        waiting.start()
+        batches.commit(TOTALS, ("bob", 1, 1.0, 1), offsets={"t": {0: 5, 1: 2}})
+        assert waiting.is_alive()
+        batches.commit(TOTALS, ("eve", 1, 1.0, 1), offsets={"t": {0: 5, 1: 3}})
+        waiting.join(30)
+        assert seen == [3]
 
     def test_a_batch_that_is_there_already_writes_nothing(self, batches: Batches, store: StoreReader) -> None:
         letter = rejects(("t", 0, 3, NOON, NOON, "late", "1 s"))

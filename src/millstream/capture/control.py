@@ -108,6 +108,13 @@ def read_known(log: Log) -> dict[str, Known]:
     return known
 
 
+def unread(known: Known) -> list[str]:
+    """The tables of which not all rows are in the topic yet."""
+    position = (known.progress.position if known.progress else None) or {}
+    by_engine = "engine" in position and position["engine"]["offset"] is None
+    return [name for name, each in known.tables.items() if each.topic and (by_engine or not each.complete)]
+
+
 def ensure_control(log: Log) -> None:
     """Make the control topic, unless it is there."""
     with suppress(TopicExists):

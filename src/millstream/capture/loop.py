@@ -25,7 +25,7 @@ from millstream.capture.outbox import Outbox
 from millstream.capture.reading import live_keys, records_of
 from millstream.capture.requests import Requests
 from millstream.capture.rows import Rows
-from millstream.capture.transacting import CHANGES, Transactions
+from millstream.capture.transacting import CHANGES, TRUNCATE, Transactions
 from millstream.capture.writing import Refused, Writer
 from millstream.errors import LogFailed, LogUnavailable
 from millstream.event import Record, from_millis
@@ -52,6 +52,7 @@ class Settings:
     clean: float = _CLEAN
     idle: float = _IDLE
     most: int = CHANGES
+    truncate: int = TRUNCATE
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +196,7 @@ class _Run:
             self._seen,
             whole=self._log.capabilities.local_file,
             most=settings.most,
+            truncate=settings.truncate,
         )
 
     def _wanted(self, tables: Sequence[Table]) -> list[Table]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 from importlib import import_module
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
 from millstream.address import parse_log
@@ -14,12 +14,15 @@ from millstream.errors import ConfigError, MachineError
 from millstream.secret import redacted
 
 _KINDS = {
-    "mysql": ("mysql", "MysqlSource", "capture-mysql"),
-    "mariadb": ("mysql", "MysqlSource", "capture-mysql"),
-    "postgresql": ("postgres", "PostgresSource", "postgres"),
-    "sqlite": ("sqlite", "SqliteSource", ""),
+    "debezium": ("engine", "DebeziumSource", ""),
+    "mysql": ("capture.mysql", "MysqlSource", "capture-mysql"),
+    "mariadb": ("capture.mysql", "MysqlSource", "capture-mysql"),
+    "postgresql": ("capture.postgres", "PostgresSource", "postgres"),
+    "sqlite": ("capture.sqlite", "SqliteSource", ""),
 }
-EXPECTED = "postgresql://USER@HOST/DATABASE, mysql://USER@HOST/DATABASE, mariadb://… or sqlite:PATH"
+EXPECTED = (
+    "postgresql://USER@HOST/DATABASE, mysql://USER@HOST/DATABASE, mariadb://…, sqlite:PATH or debezium:FILE.properties"
+)
 
 
 def is_address(text: str) -> bool:
@@ -39,6 +42,8 @@ def name_of(address: str) -> str:
 
 def absolute(address: str) -> str:
     """The address as others see it, who are in another folder."""
+    if address.startswith("debezium:"):
+        return f"debezium:{Path(address.removeprefix('debezium:')).absolute()}"
     return str(parse_log(address).absolute()) if address.startswith("sqlite:") else address
 
 
@@ -57,7 +62,7 @@ def open_source(address: str, tables: Sequence[str], name: str, *, allow: Collec
         raise ConfigError(f"capture: found {redacted(address)!r}, expected {EXPECTED}")
     package, of, extra = _KINDS[kind]
     try:
-        module: Any = import_module(f"millstream.capture.{package}.source")
+        module: Any = import_module(f"millstream.{package}.source")
     except ModuleNotFoundError as error:
         raise MachineError(
             f"capture from {kind}: the library {error.name} is not there",

@@ -1,6 +1,6 @@
 """Which of two positions of one source comes first: each says where in the database's own log it is.
 
-MariaDB and MySQL say a file and a byte in it, PostgreSQL an LSN, SQLite the number of a change.
+MariaDB and MySQL say a file and a byte in it, PostgreSQL an LSN, SQLite the number of a change, Debezium's engine that of a step.
 """
 
 from __future__ import annotations

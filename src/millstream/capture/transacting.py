@@ -16,10 +16,12 @@ from millstream.capture.envelope import Origin, key_of
 from millstream.capture.large import Large
 from millstream.capture.rows import Rows
 from millstream.capture.writing import Writer
-from millstream.errors import CaptureGap
+from millstream.errors import CaptureError, CaptureGap
 
 CHANGES, BYTES = 100_000, 64 << 20
 """What goes to brokers at once, at most."""
+TRUNCATE = 1_000_000
+"""How many rows may be deleted at once where a table is emptied: they are held in memory, some 700 bytes each."""
 
 
 class Part(NamedTuple):
@@ -43,10 +45,11 @@ class Transactions:
         *,
         whole: bool,
         most: int = CHANGES,
+        truncate: int = TRUNCATE,
     ) -> None:
         self._writer, self._connector, self._name = writer, connector, name
         self._live, self._seen, self._whole, self._most = live, seen, whole, most
-        self._large = large
+        self._large, self._truncate = large, truncate
         self._known: dict[int, Table] = {}
         self._unit, self._read, self._skip = Unit(), 0, 0
         self._skipped: Collection[str] = ()
@@ -114,5 +117,10 @@ class Transactions:
                 keys.pop(event.key, None)
             elif event.key is not None:
                 keys[event.key] = None
+        if len(keys) > self._truncate:
+            raise CaptureError(
+                f"table {table.full_name} was emptied, and topic {topic} holds {len(keys):,} rows, more than {self._truncate:,} to delete at once",
+                hint=f"with memory for them, some 700 bytes each: `millstream capture start … --truncate {len(keys)}`; or begin anew under another name",
+            )
         for key in keys:
             self._writer.delete(unit, self._writer.table(table), key, origin, order)

@@ -27,6 +27,7 @@ COMMANDS = {
     "completion": "completion",
     "consume": "consume",
     "doctor": "doctor",
+    "events": "events",
     "explain": "explain",
     "files": "files",
     "groups": "groups",

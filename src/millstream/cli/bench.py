@@ -114,6 +114,24 @@ def capture(only: str | None, scale: float, as_json: bool) -> None:
     _measure("capture", only, scale, as_json)
 
 
+@command.command("sourcing")
+@click.option("--only", metavar="NAMES", help="Only these, by comma: commands, commands_many, replay.")
+@_scale
+@json_option
+def sourcing(only: str | None, scale: float, as_json: bool) -> None:
+    """Measure event sourcing: commands a second beside the package eventsourcing on SQLite, and events read and folded.
+
+    Both make every commit durable. commands is one after the other to one aggregate, which the disk bounds: how often it syncs is told
+    beside. commands_many is to 10,000 aggregates. The package is installed into an environment of its own on first use, 1 MB.
+
+    \b
+    Examples:
+      millstream bench sourcing
+      millstream bench sourcing --only commands_many --json
+    """
+    _measure("sourcing", only, scale, as_json)
+
+
 @command.command("delivery")
 @click.option("--only", metavar="NAMES", help="Only these, by comma: sqlite, postgres, kafka, redis, files, catch_up.")
 @_scale

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from millstream.capture.control import Control, Known, check_name, forget, read_known, request
+from millstream.capture.control import Control, Known, check_name, forget, read_known, request, unread
 from millstream.capture.declaration import in_python, in_sql
 from millstream.capture.opening import name_of, open_source
 from millstream.cli.capture_diff import diff, known_capture, source_of
@@ -66,12 +66,12 @@ def status(name: str | None, log_url: str | None, as_json: bool) -> None:
 
 def _status(name: str, known: Known) -> dict[str, Any]:
     progress, owner = known.progress, known.owner
-    complete = [table for table, each in known.tables.items() if each.complete]
+    missing = len(unread(known))
     return {
         "name": name,
         "source": progress.source if progress else None,
         "tables": ", ".join(known.tables),
-        "snapshot": "complete" if len(complete) == len(known.tables) else f"{len(complete)} of {len(known.tables)}",
+        "snapshot": f"{len(known.tables) - missing} of {len(known.tables)}" if missing else "complete",
         "position": progress.position if progress else None,
         "changes": progress.changes if progress else 0,
         "committed": progress.committed if progress else None,
@@ -114,6 +114,10 @@ def snapshot(name: str, tables: tuple[str, ...], log_url: str | None) -> None:
     """
     with opened(log_url) as log:
         known = known_capture(log, name)
+        if known.progress is not None and known.progress.connector == "debezium":
+            raise ConfigError(
+                f"capture {name}: Debezium's engine reads all rows once", hint="capture the table under another name"
+            )
         for table in tables:
             if not (table in known.tables and known.tables[table].topic):
                 raise ConfigError(f"capture {name}: it has no table {table}; it has {', '.join(known.tables)}")

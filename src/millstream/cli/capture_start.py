@@ -16,6 +16,7 @@ from millstream.capture.definition import CaptureDefinition
 from millstream.capture.loop import HELD_SINCE_EVER, Report, Settings, capture
 from millstream.capture.opening import EXPECTED, absolute, is_address, name_of, open_source
 from millstream.capture.outbox import Outbox
+from millstream.capture.transacting import TRUNCATE
 from millstream.cli.logs import logging_options
 from millstream.cli.output import json_line, log_option, opened, opened_pipeline, stderr
 from millstream.cli.run import stopping
@@ -52,6 +53,14 @@ _BAR = (
     show_default=True,
     help="What to do when a table loses a column or one has another type.",
 )
+@click.option(
+    "--truncate",
+    type=click.IntRange(1),
+    default=TRUNCATE,
+    show_default=True,
+    metavar="N",
+    help="How many rows may be deleted at once where a table is emptied; they are held in memory.",
+)
 @click.option("--allow", multiple=True, metavar="WHAT", help="What else the database may do; see its page.")
 @click.option("--outbox", metavar="TABLE", help="A table whose inserts are events for other topics.")
 @click.option("--outbox-topics", multiple=True, metavar="PATTERN", help="Topics that the outbox may name: 'orders.*'.")
@@ -67,6 +76,7 @@ def start(
     partitions: int,
     refused: Any,
     on_change: Any,
+    truncate: int,
     allow: tuple[str, ...],
     outbox: str | None,
     outbox_topics: tuple[str, ...],
@@ -75,7 +85,7 @@ def start(
 ) -> None:
     """Capture tables until it is stopped, or has caught up.
 
-    SOURCE is a FILE whose pipeline says what to capture, or postgresql://USER@HOST/DATABASE, mysql://…, mariadb://… or sqlite:PATH, passwords by reference as ${env:NAME}. The rows that are there go to
+    SOURCE is a FILE whose pipeline says what to capture, or postgresql://USER@HOST/DATABASE, mysql://…, mariadb://…, sqlite:PATH or debezium:FILE.properties, passwords by reference as ${env:NAME}. The rows that are there go to
     topics NAME.SCHEMA.TABLE first, then every committed change. A restart goes on where the log says; a table that is new in the list is read then.
 
     \b
@@ -88,7 +98,7 @@ def start(
     if is_address(source):
         routed = Outbox(outbox, outbox_topics) if outbox else None
         named = check_name(name or name_of(source))
-        found = CaptureDefinition(named, source, tables, partitions, refused, on_change, allow, routed)
+        found = CaptureDefinition(named, source, tables, partitions, refused, on_change, allow, routed, truncate)
     else:
         found, log_url = _of_file(source, name, log_url)
     time = parse_time(since) if since else HELD_SINCE_EVER
@@ -124,6 +134,7 @@ def _capture(found: CaptureDefinition, log_url: str | None, since: datetime, *, 
         refused=found.refused,
         on_change=found.on_change,
         outbox=found.outbox,
+        truncate=found.truncate,
     )
     database = open_source(found.source, wanted, found.name, allow=found.allow)
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ import msgspec
 from rich.live import Live
 from rich.table import Table
 
+from millstream.capture.control import read_known, unread
 from millstream.cli.logs import is_logging, logging_options
 from millstream.cli.output import (
     Duration,
@@ -27,9 +28,12 @@ from millstream.cli.output import (
     spark_options,
     stderr,
 )
+from millstream.errors import MillstreamError
 from millstream.json_event import parse_time
+from millstream.log import open_log
 from millstream.pipeline import Pipeline
 from millstream.printable import printable
+from millstream.relation.nodes import source_of
 from millstream.shell.rejected import rejected_note
 
 if TYPE_CHECKING:
@@ -131,6 +135,8 @@ def command(
     if batch:
         _run_batch(pipeline, first, until, close=close, to=to, out=out, forget_history=forget_history, as_json=as_json)
         return
+    for note in growing(pipeline):
+        stderr().print(note, soft_wrap=True)
     with stopping() as stop, quiet_spark(pipeline), shown(pipeline, as_json, stop) as report:
         last = run(
             pipeline,
@@ -149,6 +155,19 @@ def command(
         )
     if not (as_json or is_logging()):
         stderr().print(summary(pipeline, file, last), soft_wrap=True)
+
+
+def growing(pipeline: Pipeline) -> Iterator[str]:
+    """What is said of tables whose capture has not read all of their rows."""
+    sources = [(name, source_of(table.node)) for name, table in pipeline.tables.items()]
+    tables = {source.topic: name for name, source in sources if source.in_envelopes}
+    if not tables:
+        return
+    with suppress(MillstreamError), open_log(pipeline.log) as log:  # a log that is away is the run's to tell
+        for capture, known in read_known(log).items():
+            for full in unread(known):
+                if (name := tables.get(known.tables[full].topic)) is not None:
+                    yield f"table {name}: capture {capture} has not read all rows of {full}; views grow until it has"
 
 
 def summary(pipeline: Pipeline, file: str, last: Progress) -> str:

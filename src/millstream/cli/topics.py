@@ -62,6 +62,9 @@ def _settings_options(function: F) -> F:
             click.option(
                 "--archive", help="A folder that takes expired records as Parquet (embedded log); none: no archive."
             ),
+            click.option(
+                "--indexed/--no-indexed", default=None, help="Find the records of one key at once (embedded log)."
+            ),
         )
     ):
         function = option(function)

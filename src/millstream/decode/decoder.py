@@ -17,8 +17,10 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from millstream.debezium import Debezium
 from millstream.decode.decimals import read_decimals
 from millstream.decode.envelope import row_in
+from millstream.decode.framed_envelopes import codecs_of, keys_in_json, values_in_json
 from millstream.decode.repeated_fields import repeated
 from millstream.decode.row_types import Kind, field_at, kind_of, record_type
 from millstream.decode.rows import RowReader
@@ -76,6 +78,7 @@ class Decoder:
 
     def __init__(self, admission: Admission, *, utc: bool, aside: str = "") -> None:
         self.admission, self.utc, self.aside = admission, utc, aside
+        self._codecs = codecs_of(feed.source for feed in admission.chain.feeds)
         self._feeds: dict[str, FeedDecoder | str] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -145,16 +148,18 @@ class Decoder:
         """For each topic its decoder, or what only Spark can compute of it."""
         if self._feeds is None:
             self._feeds = {
-                feed.source.topic: _decoder(feed, self.utc, self.admission.chain.functions)
+                feed.source.topic: _decoder(
+                    feed, self.utc, self.admission.chain.functions, self._codecs.get(feed.source.topic)
+                )
                 for feed in self.admission.chain.feeds
             }
         return self._feeds
 
 
-def _decoder(feed: Feed, utc: bool, functions: Iterable[Function]) -> FeedDecoder | str:
+def _decoder(feed: Feed, utc: bool, functions: Iterable[Function], codec: Debezium | None) -> FeedDecoder | str:
     """The decoder of a feed, or what only Spark can compute of it."""
     source = feed.source
-    if source.codec not in ("json", "confluent-json", "debezium"):
+    if source.codec not in ("json", "confluent-json", "debezium", "debezium-avro"):
         return f"codec {source.codec}"
     if source.time is not None and source.time.sent is not None:
         return f"column {source.time.column} by a device's clock"
@@ -168,7 +173,7 @@ def _decoder(feed: Feed, utc: bool, functions: Iterable[Function]) -> FeedDecode
         known = {name: kind for name, kind in kinds.items() if kind is not None}
         columns[column.name] = known if fields else known[column.name]
         dtypes |= {f"{column.name}.{name}" if fields else name: dtype for name, (_, dtype) in known.items()}
-    if source.codec == "debezium" and _key_of(source, columns) is None:
+    if source.in_envelopes and _key_of(source, columns) is None:
         return f"a struct as a key of {source.name}"
     wanted = {each.name: each.expression for each in feed.expressions}
     guards = {each.name: each.guard for each in feed.expressions if each.guard}
@@ -190,12 +195,12 @@ def _decoder(feed: Feed, utc: bool, functions: Iterable[Function]) -> FeedDecode
         if made is None:
             return sql
         compiled[name] = made if guard is None else guarded(made, guard)
-    return FeedDecoder(feed, columns, compiled, utc)
+    return FeedDecoder(feed, columns, compiled, utc, codec)
 
 
 def _hidden(source: Source) -> tuple[Column, ...]:
     """What the number of a change is made of, behind the columns of its row."""
-    numbered = source.codec == "debezium" and source.sequence is not None
+    numbered = source.in_envelopes and source.sequence is not None
     return tuple(Column(name, kind) for name, kind in HIDDEN.items()) if numbered else ()
 
 
@@ -213,9 +218,14 @@ class FeedDecoder:
     """Decodes the records of one topic; a field of a struct is a column like any other."""
 
     def __init__(
-        self, feed: Feed, columns: Mapping[str, Kind | dict[str, Kind]], compiled: Mapping[str, Scalar], utc: bool
+        self,
+        feed: Feed,
+        columns: Mapping[str, Kind | dict[str, Kind]],
+        compiled: Mapping[str, Scalar],
+        utc: bool,
+        codec: Debezium | None,
     ) -> None:
-        self.feed, self.columns, self.compiled = feed, columns, compiled
+        self.feed, self.columns, self.compiled, self.codec = feed, columns, compiled, codec
         self._inner = {
             name: record_type(name, {field: python for field, (python, _) in kind.items()})
             for name, kind in columns.items()
@@ -241,6 +251,9 @@ class FeedDecoder:
 
     def decode(self, partition: int, records: Records) -> tuple[pl.DataFrame, Booleans]:
         """The rows for admission of the records that need no Spark, and a mask of the records that do."""
+        if self.codec is not None:
+            in_json, keys = values_in_json(self.codec, records.values), keys_in_json(self.codec, records.keys)
+            records = records._replace(values=in_json, keys=keys)
         found, deleted, left = self._rows.read(records.values, records.keys)
         at = np.flatnonzero(~left)
         base = self._base(partition, records, found, at).with_columns(pl.Series(_GONE, deleted))
@@ -301,7 +314,7 @@ class FeedDecoder:
             if isinstance(dtype, _READ) and read.null_count():
                 there = np.fromiter((value is not None for value in values), bool, len(values))
                 unsure |= read.is_null().to_numpy() & there
-        in_envelopes = self.feed.source.codec == "debezium"
+        in_envelopes = self.feed.source.in_envelopes
         unsure |= repeated(records.values, at, times, row_in if in_envelopes else None)
         if in_envelopes:
             unsure |= _without_sense(made)

@@ -72,6 +72,8 @@ def judge(decoder: FeedDecoder, pipeline: str, partition: int, records: Sequence
     """The rows for admission of records that the decoder left."""
     source = decoder.feed.source
     found = _Sorted()
+    if (codec := decoder.codec) is not None:
+        records = [each._replace(value=codec.as_value(each.value), key=codec.as_key(each.key)) for each in records]
     for record in records:
         _sort(decoder, pipeline, partition, record, found)
     frame, left = decoder.decode(partition, to_records(found.rows))
@@ -93,7 +95,7 @@ def _sort(decoder: FeedDecoder, pipeline: str, partition: int, record: Record, f
     bad, value = _value(source, record)
     if bad is None and value is not None:
         rest: dict[str, Any] = {}
-        if source.codec == "debezium" and not deleted:
+        if source.in_envelopes and not deleted:
             value, rest = value["row"], value
             deleted = rest["op"] == DELETE
         written = record._replace(value=_written(source, value, deleted, rest))
@@ -136,7 +138,7 @@ def _value(source: Source, record: Record) -> tuple[str | None, dict[str, Any] |
         return refused, None
     if isinstance(value, list):
         raise _only_spark(source, record)
-    if source.codec == "debezium":
+    if source.in_envelopes:
         return _change(source, record, value, refused)
     if not _is_row(source, value):
         return refused, None
@@ -197,7 +199,7 @@ def _fits(source: Source, envelope: dict[str, Any]) -> bool:
 
 def _written(source: Source, row: dict[str, Any], deleted: bool, envelope: dict[str, Any]) -> bytes:
     """A row as a value that the decoder reads; that of a tombstone as one without a number."""
-    if source.codec != "debezium":
+    if not source.in_envelopes:
         return frame(0, _WRITE.encode(row)) if source.codec == "confluent-json" else _WRITE.encode(row)
     part = "before" if deleted and envelope else "after"
     return _WRITE.encode({"op": envelope.get("op", "r"), part: row, "source": envelope.get("source")})
@@ -255,7 +257,7 @@ def _members(source: Source, text: str) -> dict[str, Any]:
     found: dict[str, Any] = _READ.decode(text)
     if not isinstance(found, dict):
         raise TypeError(text)
-    inner = found.get("payload") if source.codec == "debezium" else None
+    inner = found.get("payload") if source.in_envelopes else None
     if not isinstance(inner, dict):
         return found
     return inner | {name: each for name, each in found.items() if each is not None}
@@ -266,7 +268,7 @@ def _from_text(source: Source, text: str, kind: str) -> dict[str, Any]:
     (name,) = source.key
     if text[:1] == "{":
         found = _members(source, text)
-        if name not in found and source.codec == "debezium" and "payload" in found:
+        if name not in found and source.in_envelopes and "payload" in found:
             raise ValueError(text)
         return found if name in found else {name: _plain(text, kind)}
     if text[:1] == '"':

@@ -46,7 +46,7 @@ class RowReader:
         self._row = kind = record_type("record", types)
         self._places = [f"f{names.index(name)}" for name in key]
         self._framed = source.codec == "confluent-json"
-        in_envelopes = source.codec == "debezium"
+        in_envelopes = source.in_envelopes
         self._key = RecordKey(key, wrapped=in_envelopes) if key else None
         self._envelopes = None
         if in_envelopes and self._key is not None:

@@ -25,7 +25,10 @@ from typing import ClassVar, Literal, NamedTuple, TypeAlias
 from millstream.closing import Closing
 from millstream.errors import ConfigError
 from millstream.event import Event, Record, TopicPartition
+from millstream.log.ack import Ack as Ack
 from millstream.log.capabilities import Capabilities
+from millstream.log.conditional import Conditional
+from millstream.log.queue_settings import QueueSettings as QueueSettings
 
 Cleanup: TypeAlias = Literal["delete", "compact", "compact,delete"]
 Start: TypeAlias = Literal["earliest", "latest"] | int | datetime | Mapping[int, int]
@@ -50,6 +53,7 @@ class TopicSettings:
     :param compaction_lag: how long records are left alone
     :param max_record_bytes: how large a record may be
     :param archive: the folder for what expires
+    :param indexed: whether the records of one key are found at once (embedded log)
     :raises ConfigError: if one of them cannot be
 
     >>> TopicSettings(cleanup="compact").compacts
@@ -64,6 +68,8 @@ class TopicSettings:
     max_record_bytes: int = 1_000_000
     archive: str | None = None
     """A folder that takes what expires, as Parquet, before it is deleted (embedded log; beside the log if relative)."""
+    indexed: bool = False
+    """Whether the records of one key are found at once (embedded log); without it, each search for a key reads its partition."""
 
     def __post_init__(self) -> None:
         if self.cleanup not in ("delete", "compact", "compact,delete"):
@@ -102,18 +108,6 @@ class Bounds(NamedTuple):
 
     start: int
     end: int
-
-
-class Ack(NamedTuple):
-    """Where the events of one append stand, in the order they were given.
-
-    ``duplicate`` says that the batch was there already. Offsets are then those of the first time, or −1 each on an
-    engine that does not remember them (Kafka).
-    """
-
-    partitions: list[int]
-    offsets: list[int]
-    duplicate: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +173,25 @@ class Consumer(Closing):
         Raises GenerationFenced, and stores nothing, when this member has lost one of the partitions.
         """
 
+    @abstractmethod
+    def take_over(self, place: TopicPartition, topics: Sequence[str]) -> None:
+        """Before the first :meth:`append` for the partition ``place`` into ``topics``: see that what an earlier owner began is there, or never will be."""
+
+    @abstractmethod
+    def append(
+        self,
+        place: TopicPartition,
+        offset: int,
+        batches: Mapping[str, Sequence[Event]],
+        *,
+        ends: Mapping[TopicPartition, int],
+    ) -> dict[str, Ack]:
+        """Append the ``batches`` that follow from the records of an owned partition, ``place``, and commit the next ``offset`` to read of it, in one transaction.
+
+        GenerationFenced, with nothing of it there, when this member has lost the partition, or when a partition of ``ends``
+        ends elsewhere by now; Kafka looks at the owner alone, who is the only writer.
+        """
+
     @property
     @abstractmethod
     def assignment(self) -> frozenset[TopicPartition]:
@@ -210,31 +223,6 @@ class Worker(Closing):
     @abstractmethod
     def reject(self, deliveries: Iterable[Delivery], reason: str) -> None:
         """Move ``deliveries`` to the dead-letter topic now, with the ``reason`` in their headers."""
-
-
-@dataclass(frozen=True, slots=True)
-class QueueSettings:
-    """How a work queue treats its records.
-
-    :param visibility: how long a worker has a record for itself
-    :param max_deliveries: how often a record is tried
-    :param dead_letters: the topic for what failed too often
-    :raises ConfigError: if one of them is not above zero
-
-    >>> QueueSettings(max_deliveries=3).visibility.total_seconds()
-    30.0
-    """
-
-    visibility: timedelta = timedelta(seconds=30)
-    max_deliveries: int = 5
-    dead_letters: str | None = None
-    """The topic for what failed too often; ``TOPIC.dead`` unless named. Made when first needed."""
-
-    def __post_init__(self) -> None:
-        if self.max_deliveries < 1:
-            raise ConfigError(f"max_deliveries: found {self.max_deliveries}, expected at least 1")
-        if self.visibility <= timedelta(0):
-            raise ConfigError(f"visibility: found {self.visibility}, expected more than zero")
 
 
 class Log(Closing):
@@ -312,6 +300,19 @@ class Log(Closing):
         has all of it or nothing. On Kafka a producer that appends to several topics at once does so in one process: the
         next one that asks for its :meth:`last_sequence` in any topic, or renumbers it, fences the others.
         """
+
+    @abstractmethod
+    def append_if(self, units: Sequence[Conditional]) -> list[dict[str, Ack] | None]:
+        """Append in one transaction those of ``units`` whose conditions hold when it begins, and give None for each other one.
+
+        No condition sees what another unit appends. NotSupported on Kafka.
+        """
+
+    @abstractmethod
+    def of_key(
+        self, topic: str, key: bytes, *, after: int = -1, limit: int | None = None, newest_first: bool = False
+    ) -> list[Record]:
+        """Give up to ``limit`` records of a ``key`` of ``topic`` with offsets ``after`` that one, in order or ``newest_first``; NotSupported on Kafka."""
 
     @abstractmethod
     def last_sequence(self, topic: str, producer: str) -> int | None:

@@ -53,7 +53,7 @@ NUMBER: Final = (
 
 def repeats(key: Sequence[str], codec: str, what: str) -> Numbering:
     """What marks a repeat in a topic of changes: the key, and a number that only grows for each key."""
-    if codec != "debezium":
+    if codec not in ("debezium", "debezium-avro"):
         raise PlanError(
             f"{what}: deduplicate goes by what Debezium says of the place of a change; found codec {codec}",
             hint='codec="debezium", or leave it out: of changes without a number none is known to be a repeat',

@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any, TypeAlias, get_args
 
 from millstream.codec import Avro, Json, Text
+from millstream.debezium import Debezium
 from millstream.errors import CodecError, PlanError
 from millstream.framed import Confluent
 from millstream.relation import expression
@@ -22,7 +23,7 @@ from millstream.relation.nodes import Sequence as Numbering
 from millstream.relation.operators.source import CodecName
 from millstream.relation.schema import format_duration, is_timestamp, parse_columns, parse_duration
 
-Codec: TypeAlias = str | Json | Text | Avro | Confluent | Mapping[str, Any]
+Codec: TypeAlias = str | Json | Text | Avro | Confluent | Debezium | Mapping[str, Any]
 Duration: TypeAlias = str | timedelta
 
 APPEND_TIME = "_append_time"
@@ -164,13 +165,13 @@ def codec_of(codec: Codec, columns: tuple[Column, ...], what: str, kind: str = "
     """The codec's name, and its Avro schema as canonical JSON."""
     if isinstance(codec, Json) or codec == "json":
         return "json", ""
-    if codec == "debezium":
+    if codec == "debezium" or isinstance(codec, Debezium):
         if kind != "table":
             raise PlanError(
                 f"{what}: changes of a database replace each other, so they are a table; found codec debezium",
                 hint='a table with codec="debezium" keeps the rows, and its .history() each span in which one held',
             )
-        return "debezium", ""
+        return "debezium-avro" if isinstance(codec, Debezium) else "debezium", ""
     if isinstance(codec, Confluent) and codec.kind == "protobuf":
         raise PlanError(
             f"{what}: a pipeline reads values framed by Confluent's convention if they are JSON or Avro; found protobuf",
@@ -199,7 +200,9 @@ def codec_of(codec: Codec, columns: tuple[Column, ...], what: str, kind: str = "
 
 
 def subject_of(codec: Codec) -> Subject | None:
-    """Where the writers' schemas are, if the values are framed Avro."""
+    """Where the writers' schemas are, if the values are framed Avro; of envelopes the registry alone."""
+    if isinstance(codec, Debezium):
+        return Subject(codec.registry.url, "", codec.registry.user, codec.registry.password)
     if not isinstance(codec, Confluent) or codec.kind != "avro":
         return None
     registry = codec.registry
@@ -246,7 +249,7 @@ def describe_source(source: Source) -> dict[str, Any]:
         }
     if source.failed != "dead_letter":
         described["failed"] = source.failed
-    if source.sequence and source.codec == "debezium":
+    if source.sequence and source.in_envelopes:
         described["deduplicate"] = True
     elif source.sequence:
         described["sequence"] = [source.sequence.producer, source.sequence.number]

@@ -35,7 +35,7 @@ def decoded(source: Source) -> str:
         return f"from_avro(_value, {literal(enclosed(source.avro_schema))}, map('mode', 'PERMISSIVE')).it"
     if source.codec == "confluent-avro":
         return framed_avro(source)
-    ddl = _envelope(source) if source.codec == "debezium" else _ddl(source.columns)
+    ddl = _envelope(source) if source.in_envelopes else _ddl(source.columns)
     options = f"map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', '{_CORRUPT}')"
     return f"from_json(cast({_document(source)} AS string), {literal(f'{ddl}, {_CORRUPT} string')}, {options})"
 
@@ -65,7 +65,7 @@ def _envelope(source: Source) -> str:
 
 def opened(source: Source) -> str:
     """The expression that turns ``_d`` into what the rest of this module reads: of an envelope its parts, with or without a payload around."""
-    if source.codec != "debezium":
+    if not source.in_envelopes:
         return "_d"
     names = ["op", "after", "before", *(["source"] if source.sequence is not None else [])]
     plain = ", ".join(f"'{name}', _d.{name}" for name in names)
@@ -74,7 +74,7 @@ def opened(source: Source) -> str:
 
 def hidden(source: Source) -> dict[str, str]:
     """What the number of a change is made of, as expressions over ``_d``, by the names that expressions know."""
-    if source.codec != "debezium" or source.sequence is None:
+    if not source.in_envelopes or source.sequence is None:
         return {}
     found = {position_column(name): f"_d.e.source.{name}" for name in POSITION}
     return {OP: "_d.e.op"} | found | {position_column("file"): _FILE}
@@ -82,12 +82,12 @@ def hidden(source: Source) -> dict[str, str]:
 
 def deleted(source: Source) -> str:
     """Whether a table's record says that its row is gone."""
-    return f"_value IS NULL OR _d.e.op <=> '{DELETE}'" if source.codec == "debezium" else "_value IS NULL"
+    return f"_value IS NULL OR _d.e.op <=> '{DELETE}'" if source.in_envelopes else "_value IS NULL"
 
 
 def column(source: Source, name: str) -> str:
     """A column of the source: as it was sent, but for a table's key (a tombstone has it in the record's key) and a device's time."""
-    in_envelope = source.codec == "debezium"
+    in_envelope = source.in_envelopes
     plain = f"_d.e.after.`{name}`" if in_envelope else f"_d.`{name}`"
     if name in source.key and source.kind == "table":
         kind = next(column.type for column in source.columns if column.name == name)
@@ -143,7 +143,7 @@ def _undecoded(source: Source) -> str:
         else "_d IS NULL"
     )
     refused = f"concat({literal(undecoded(source))}, {shown})"
-    if source.codec != "debezium":
+    if not source.in_envelopes:
         return f"CASE WHEN {failed} THEN {refused} END"
     placeholder = f"contains(cast(_value AS string), '{UNAVAILABLE}')"
     of_it = f"CASE WHEN {placeholder} THEN {literal(NOT_SENT)} ELSE {refused} END"

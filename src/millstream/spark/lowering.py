@@ -34,6 +34,7 @@ from millstream.spark import stages, udf
 from millstream.spark.decoding import column, decoded, deleted, headers_sql, hidden, opened, unusable
 from millstream.spark.fast_path import CHUNK
 from millstream.spark.framed_avro import literal
+from millstream.spark.framed_envelopes import in_json
 from millstream.spark.internals.arrow_schema import arrow_schema
 from millstream.spark.internals.python_functions import check_calls, finder
 from millstream.spark.internals.try_eval import tried
@@ -61,7 +62,7 @@ def decode(records: DataFrame, chain: Chain, pipeline: str) -> DataFrame:
     """
     check_calls(records.sparkSession, [text for feed in chain.feeds for text in _written(feed)])
     chunk = [name for name in CHUNK if name in records.columns]
-    frame = records.selectExpr(
+    frame = in_json(records, [feed.source for feed in chain.feeds]).selectExpr(
         *chunk,
         "value AS _value",
         "topic AS _topic",

@@ -10,7 +10,9 @@ import difflib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from millstream.errors import PlanError
+from millstream.debezium import Debezium
+from millstream.errors import ConfigError, PlanError
+from millstream.registry import Registry
 from millstream.relation.source import Clock
 from millstream.sql.script import Option, Reader, cut
 
@@ -72,7 +74,8 @@ def _pair(option: Option, what: str) -> Any:
     return tuple(found)
 
 
-_CODEC: dict[str, Convert] = {"codec": _text, "format": _text, "schema": _text}
+_REGISTRY = ("registry", "registry.user", "registry.password")
+_CODEC: dict[str, Convert] = {"codec": _text, "format": _text, "schema": _text, **dict.fromkeys(_REGISTRY, _text)}
 _CLOCK: dict[str, Convert] = {"clock.sent": _text, "clock.received": _text, "clock.wild": _span}
 PIPELINE: dict[str, Convert] = {
     "log": _text,
@@ -117,7 +120,8 @@ def given(options: Sequence[Option], known: Mapping[str, Convert], what: str, op
 
 
 def _codec(found: Given, places: Mapping[str, Option], what: str) -> None:
-    """``format`` and ``schema`` as a codec."""
+    """``format``, ``schema`` and ``registry`` as a codec."""
+    registry = {name: found.pop(name) for name in _REGISTRY if name in found}
     kind, schema = found.pop("format", None), found.pop("schema", None)
     if kind is not None and "codec" in found:
         raise PlanError(f"{places['format'].place}: {what}: format and codec say the same; found both")
@@ -131,3 +135,20 @@ def _codec(found: Given, places: Mapping[str, Option], what: str) -> None:
         )
     if kind is not None:
         found["codec"] = schema if schema is not None else kind.lower()
+    if registry:
+        found["codec"] = _registered(found.get("codec"), registry, places, what)
+
+
+def _registered(codec: Any, said: Mapping[str, Any], places: Mapping[str, Option], what: str) -> Debezium:
+    """The codec of envelopes whose schemas are in a registry."""
+    place = places[next(iter(said))].place
+    if codec != "debezium" or "registry" not in said:
+        raise PlanError(
+            f"{place}: {what}: format = 'debezium' and a registry belong together",
+            hint="WITH (format = 'debezium', registry = 'http://HOST:8081'), and registry.user, registry.password if it asks for them",
+        )
+    try:
+        user, password = said.get("registry.user"), said.get("registry.password")
+        return Debezium(Registry(said["registry"], user=user, password=password))
+    except ConfigError as error:
+        raise PlanError(f"{place}: {what}: {error.message}", hint=error.hint) from error

@@ -119,7 +119,7 @@ class Trial:
             raise PipelineError(f"stream {table}: its events are facts and stay", hint="delete rows of a table")
         events = []
         for key in keys:
-            if source.codec == "debezium":
+            if source.in_envelopes:
                 events.append(
                     Event(
                         self._envelope("d", {name: _utc(key.get(name)) for name in source.key}, at), _key(source, key)
@@ -250,7 +250,7 @@ class Trial:
                 hint="feed bytes to send a value as it is",
             )
         row = {name: _utc(value) for name, value in row.items()}
-        if source.codec == "debezium":
+        if source.in_envelopes:
             return Event(self._envelope("u", row, moment), _key(source, row))
         value = _codec(source).encode(row[source.columns[0].name] if source.codec == "text" else row)
         return Event(frame(0, value) if source.codec == "confluent-json" else value, _key(source, row))

@@ -390,3 +390,19 @@ def test_in_a_storm_of_members_nothing_is_committed_unowned_or_unread(log: Sqlit
     last.commit()
     assert committed(log, "g") == ends
     assert storm.processed == {(place, offset) for place, end in ends.items() for offset in range(end)}
+
+
+def test_nothing_follows_where_somebody_else_has_appended_meanwhile(tmp_path: Path) -> None:
+    with SqliteLog(tmp_path / "log.db") as log:
+        log.create_topic("in", 1)
+        log.create_topic("out", 1)
+        log.append("in", [Event(b"a")])
+        place, out = TopicPartition("in", 0), TopicPartition("out", 0)
+        with log.consumer("in", "g") as consumer:
+            consumer.poll()
+            consumer.append(place, 1, {"out": [Event(b"A")]}, ends={out: 0})
+            log.append("out", [Event(b"other")])
+            with pytest.raises(GenerationFenced, match="out/0 ends at 2, expected 1"):
+                consumer.append(place, 1, {"out": [Event(b"B")]}, ends={out: 1})
+            consumer.append(place, 1, {"out": [Event(b"B")]}, ends={out: 2})
+        assert [record.value for record in log.read("out", 0, 0)] == [b"A", b"other", b"B"]

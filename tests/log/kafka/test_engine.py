@@ -13,9 +13,10 @@ from typing import Any
 import confluent_kafka
 import pytest
 
-from millstream.errors import ConfigError, LogUnavailable
+from millstream.errors import ConfigError, LogUnavailable, NotSupported
 from millstream.event import Event
 from millstream.log import open_log
+from millstream.log.conditional import Conditional
 from millstream.log.contract import Log, TopicSettings
 from millstream.log.kafka.sequence import SEQUENCES
 from millstream.log.producer import Buffer, Producer
@@ -260,3 +261,14 @@ def test_the_time_of_an_event_is_a_header_that_nobody_sees_and_others_headers_ca
     assert (ours.time.year, ours.headers) == (2020, ())
     assert ours.appended > ours.timestamp
     assert (theirs.timestamp, theirs.headers) == (theirs.appended, (("empty", b""),))
+
+
+def test_brokers_know_no_conditions_and_no_keys_and_say_what_does(log: Log) -> None:
+    topic = log.create_topic(name(), 1).name
+    with pytest.raises(NotSupported, match="cannot append 1 units on conditions"):
+        log.append_if([Conditional({topic: [Event(b"x", b"k")]}, {(topic, b"k"): None})])
+    assert read_all(log, topic) == []
+    with pytest.raises(NotSupported, match="cannot find the records of key b'k'"):
+        log.of_key(topic, b"k")
+    with pytest.raises(ConfigError, match="indexed: Kafka finds records by their offset alone"):
+        log.create_topic(name(), 1, TopicSettings(indexed=True))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from millstream.address import parse_mysql
-from millstream.capture.contract import Position, Source, Table, Transaction
+from millstream.capture.contract import Position, Source, Table, Transaction, closed
 from millstream.capture.mysql.captured import CASCADES, REWRITES, Captured
 from millstream.capture.mysql.charsets import Charsets, read_charsets
 from millstream.capture.mysql.position import At, Place, read_position
@@ -25,12 +25,14 @@ from millstream.capture.mysql.stream import HEARTBEATS, Stream
 from millstream.capture.mysql.tables import check_cascades, count_of, names_of, read_tables
 from millstream.capture.mysql.transactions import Transactions
 from millstream.capture.mysql.values import Zeros
-from millstream.errors import CaptureUnavailable, ConfigError
+from millstream.errors import CaptureError, CaptureUnavailable, ConfigError
 
 PATIENCE = timedelta(seconds=60)
 """How long a server that was there may be away, as in a restart."""
 _TELL = 1.0
 """Seconds after which a caller is told that there is nothing, or nothing of ours."""
+_QUIET = 10.0
+"""Seconds for which is looked whether others alone have written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,14 +127,11 @@ class MysqlSource(Source):
 
     def changes(self, after: Position) -> Iterator[Transaction | None]:
         """What was committed after a position, without end. A connection that breaks is made again, from the last transaction on."""
-        at = read_position(after)
-        facts = self._known()
-        captured = Captured(self._names, facts.folds, self._allow, self._check_cascades)
-        reader = Transactions(captured, facts.charsets, mariadb=facts.mariadb, at=at, zeros=self._zeros)
+        reader = self._reader(after)
         deadline: float | None = None
         while True:
             try:
-                for each in self._read(reader):
+                for each in self._read(reader, self._replica):
                     deadline = None
                     yield each
             except CaptureUnavailable:
@@ -142,6 +141,26 @@ class MysqlSource(Source):
             reader.restarted()
             yield None
             time.sleep(0.2)
+
+    def is_quiet(self, after: Position, until: Position) -> bool:
+        """Whether the binary log has nothing of ours between them; False where that takes longer than some seconds to read.
+
+        Other databases of a server write into the same log: so a position that is behind says nothing.
+        """
+        reader, end = self._reader(after), read_position(until).place.order
+        deadline = time.monotonic() + _QUIET
+        try:
+            with closed(self._read(reader, _other_replica())) as reading:
+                for each in reading:
+                    if each is not None and any(True for _ in each.changes):
+                        return False
+                    if reader.at.place.order >= end:
+                        return True
+                    if time.monotonic() > deadline:
+                        return False
+        except (CaptureUnavailable, CaptureError):  # what stops a capture is told to it
+            return False
+        return False
 
     def acknowledge(self, position: Position) -> None:
         """Nothing: the server keeps its binary log by time or size, whoever has read it."""
@@ -155,11 +174,16 @@ class MysqlSource(Source):
             each.close()
         self._streams.clear()
 
-    def _read(self, reader: Transactions) -> Iterator[Transaction | None]:
+    def _reader(self, after: Position) -> Transactions:
+        facts = self._known()
+        captured = Captured(self._names, facts.folds, self._allow, self._check_cascades)
+        return Transactions(captured, facts.charsets, mariadb=facts.mariadb, at=read_position(after), zeros=self._zeros)
+
+    def _read(self, reader: Transactions, replica: int) -> Iterator[Transaction | None]:
         """Read on over one connection."""
         with self._server.asking() as ask:
             check_reaches(ask, reader.at)
-        stream = Stream(self._server, self._replica, reader.at.start)
+        stream = Stream(self._server, replica, reader.at.start)
         self._streams.append(stream)
         told, place = time.monotonic(), reader.at.place
         try:
@@ -180,7 +204,7 @@ class MysqlSource(Source):
     def _place(self, start: Place) -> Place:
         """See that reading can begin there, by the rights and by the file; and when that was made."""
         # Under a number of its own: the server would end the connection of whoever reads under ours, which may be this capture.
-        stream = Stream(self._server, 1 << 30 | secrets.randbits(30), start)
+        stream = Stream(self._server, _other_replica(), start)
         try:
             return stream.begin()
         finally:
@@ -195,3 +219,8 @@ class MysqlSource(Source):
             with self._server.asking() as ask:
                 self._facts = _Facts(ask.mariadb, server_id(ask), folds(ask), read_charsets(ask, ask.mariadb))
         return self._facts
+
+
+def _other_replica() -> int:
+    """A number under which nobody reads."""
+    return 1 << 30 | secrets.randbits(30)

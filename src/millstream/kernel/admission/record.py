@@ -45,7 +45,7 @@ def undecoded(source: Source) -> str:
     match source.codec:
         case "json":
             return "not JSON with the declared columns: "
-        case "debezium":
+        case "debezium" | "debezium-avro":
             return "not an envelope of Debezium with the declared columns (rows by themselves are codec json): "
         case "confluent-json":
             return "not framed JSON with the declared columns: "

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,6 +18,7 @@ from millstream.errors import BadEvent
 from millstream.event import Event
 from millstream.failpoint import failpoint
 from millstream.log.checks import check_numbered, check_repeated
+from millstream.log.conditional import Conditional, joined, parted, topics_of
 from millstream.log.contract import Ack
 from millstream.log.embedded import sequence as sequences
 from millstream.log.embedded.batch import Batch
@@ -25,6 +26,7 @@ from millstream.log.embedded.clock import next_append
 from millstream.log.embedded.file import BLOCK, records_table
 from millstream.log.embedded.retention import Expiry
 from millstream.log.embedded.topic import TopicRow
+from millstream.log.partitioner import partition_of
 
 if TYPE_CHECKING:
     from millstream.log.embedded.engine import SqliteLog
@@ -47,12 +49,18 @@ class Appender:
         self._before: dict[int, int] = {}  # topic → the time of the append before the last of ours
 
     def append_all(
-        self, batches: Mapping[str, Sequence[Event]], *, producer: str | None, sequence: int | None, own: bool
+        self,
+        batches: Mapping[str, Sequence[Event]],
+        *,
+        producer: str | None,
+        sequence: int | None,
+        own: bool,
+        within: Callable[[Db], None] | None = None,
     ) -> dict[str, Ack]:
-        """Append batches of several topics in one transaction, at one append time."""
+        """Append batches of several topics in one transaction, at one append time; ``within`` has its part in it, and may refuse."""
         check_numbered(producer, sequence)
         rows = [self._log.known(topic) for topic in batches]
-        if sequence is None and not any(batches.values()):
+        if sequence is None and not any(batches.values()) and within is None:
             return {topic: Ack([], []) for topic in batches}
         while True:
             cuts = [self._cut(row, batches[row.topic.name], sequence, own) for row in rows]
@@ -61,19 +69,42 @@ class Appender:
                 if acks is None and (changed := self._changed(db, cuts)):
                     rows = changed
                     continue
+                if within is not None:
+                    within(db)
                 if acks is None:
                     acks = self._insert(db, cuts, producer, sequence)
             if not any(ack.duplicate for ack in acks):
-                for row, batch in cuts:
-                    if batch.events:
-                        self._expiry.after_append(self._log, row, len(batch.events), self._before[row.id])
+                self._expire(cuts)
             return dict(zip(batches, acks, strict=True))
+
+    def append_if(self, units: Sequence[Conditional]) -> list[dict[str, Ack] | None]:
+        """Append the units whose conditions hold, as one batch a topic, cut before the lock is taken for the case that all do."""
+        rows = {topic: self._log.known(topic) for topic in topics_of(units)}
+        held = [True] * len(units)
+        while True:
+            cuts = [self._cut(rows[topic], events, None, own=False) for topic, events in joined(units, held).items()]
+            with self._log.store.write() as db:
+                rows = {topic: self._log.row(topic, db) for topic in rows}
+                now_held = [_holds(db, rows, unit) for unit in units]
+                if now_held != held or any(row != rows[row.topic.name] for row, _ in cuts):
+                    held = now_held  # what is cut anew is looked at anew
+                    if any(held):
+                        continue
+                    return [None] * len(units)
+                acks = self._insert(db, cuts, None, None)
+            self._expire(cuts)
+            return parted(units, held, {row.topic.name: ack for (row, _), ack in zip(cuts, acks, strict=True)})
 
     def append_within(self, db: Db, topic: str, events: Sequence[Event]) -> None:
         """Append records that move here as part of a transaction, however large: they were accepted once."""
         row = self._log.row(topic, db)
         taking = replace(row.topic, settings=replace(row.topic.settings, max_record_bytes=1 << 30))
         self._insert(db, [Cut(row, Batch(taking, events, next(self._spread), own=True))], None, None)
+
+    def _expire(self, cuts: Sequence[Cut]) -> None:
+        for row, batch in cuts:
+            if batch.events:
+                self._expiry.after_append(self._log, row, len(batch.events), self._before[row.id])
 
     def _cut(self, row: TopicRow, events: Sequence[Event], sequence: int | None, own: bool) -> Cut:
         while True:
@@ -116,6 +147,15 @@ class Appender:
             acks.append(ack)
             failpoint("log.append.in_transaction")
         return acks
+
+
+def _holds(db: Db, rows: Mapping[str, TopicRow], unit: Conditional) -> bool:
+    """Whether the last record of each key is the one that the unit expects."""
+    for (topic, key), offset in unit.last.items():
+        table = records_table(rows[topic].id, partition_of(key, rows[topic].topic.partitions))
+        if db.execute(f"SELECT max(offset) FROM {table} WHERE key = ?", (key,)).get != offset:
+            return False
+    return True
 
 
 def _insert_topic(db: Db, row: TopicRow, batch: Batch, partitions: Sequence[tuple[int, ...]], now: int) -> Ack:

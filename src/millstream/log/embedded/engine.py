@@ -24,6 +24,7 @@ from millstream.errors import (
 from millstream.event import Event, Record, TopicPartition, to_millis
 from millstream.log.capabilities import EMBEDDED
 from millstream.log.checks import check_name, check_numbered, check_offset, check_topic_name, start_offsets
+from millstream.log.conditional import Conditional
 from millstream.log.contract import (
     Ack,
     Bounds,
@@ -61,6 +62,7 @@ from millstream.log.embedded.topic import (
     drop,
     stored,
 )
+from millstream.log.partitioner import partition_of
 
 
 class SqliteLog(Log):
@@ -97,7 +99,7 @@ class SqliteLog(Log):
                 if partitions > row.topic.partitions:
                     add_partitions(db, row.id, range(row.topic.partitions, check_partitions(partitions)))
                     membership.topic_changed(db, name)
-            change(db, row, settings or row.topic.settings)
+            change(db, row, partitions or row.topic.partitions, settings or row.topic.settings)
             return self.row(name, db).topic
 
     def delete_topic(self, name: str) -> None:
@@ -189,6 +191,14 @@ class SqliteLog(Log):
         """One transaction, one append time."""
         return self._appender.append_all(batches, producer=producer, sequence=sequence, own=own)
 
+    def append_if(self, units: Sequence[Conditional]) -> list[dict[str, Ack] | None]:
+        """One transaction that first looks at the last offset of each key."""
+        return self._appender.append_if(units)
+
+    def append_with(self, batches: Mapping[str, Sequence[Event]], within: Callable[[Db], None]) -> dict[str, Ack]:
+        """The same, with something else in the transaction."""
+        return self._appender.append_all(batches, producer=None, sequence=None, own=False, within=within)
+
     def append_within(self, db: Db, topic: str, events: Sequence[Event]) -> None:
         """Append records that move here as part of a transaction, however large: they were accepted once."""
         self._appender.append_within(db, topic, events)
@@ -248,6 +258,23 @@ class SqliteLog(Log):
                 raise ConfigError(f"topic {topic} has no partition {partition}; it has {len(bounds)}")
             check_offset(TopicPartition(topic, partition), offset, bounds[partition])
             return self.fetch(db, row, partition, offset, limit)
+
+    def of_key(
+        self, topic: str, key: bytes, *, after: int = -1, limit: int | None = None, newest_first: bool = False
+    ) -> list[Record]:
+        """One query, by the index if the topic has one."""
+        with self.store.read() as db:
+            row = self.row(topic, db)
+            place = partition_of(key, row.topic.partitions)
+            query = (
+                f"SELECT * FROM {records_table(row.id, place)} WHERE key = ? AND offset > ?"
+                f" ORDER BY offset {'DESC' if newest_first else 'ASC'} LIMIT ?"
+            )
+            with self.store.errors(f"topic {topic} partition {place}, reading one key"):
+                return [
+                    Record(topic, place, o, k, v, t, a, () if h is None else load_headers(h))
+                    for o, t, a, k, v, h in db.execute(query, (key, after, -1 if limit is None else limit))
+                ]
 
     def fetch(self, db: Db, row: TopicRow, partition: int, offset: int, limit: int) -> list[Record]:
         """Records of one partition inside a transaction."""

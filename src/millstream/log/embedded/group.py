@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Literal
 
 from millstream.database import Db
 from millstream.errors import ConfigError, GenerationFenced, UnknownTopic
-from millstream.event import Record, TopicPartition
+from millstream.event import Event, Record, TopicPartition
 from millstream.log.checks import check_offset
-from millstream.log.contract import Bounds, Consumer, Group
+from millstream.log.contract import Ack, Bounds, Consumer, Group
 from millstream.log.embedded.clock import LONGEST
 from millstream.log.embedded.file import MOST_BYTES, partition_bounds
 
@@ -106,29 +106,57 @@ class SqliteConsumer(Consumer):
     def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
         """Store offsets in one transaction that first looks whether we may."""
         with self._log.store.write() as db:
-            generation = db.execute("SELECT generation FROM consumer_group WHERE name = ?", (self.group,)).get
-            alive = db.execute(
-                "SELECT 1 FROM member WHERE consumer_group = ? AND member = ?", (self.group, self.member)
-            ).get
-            if generation != self._generation or not alive:
-                raise GenerationFenced(
-                    f"member {self.member} of group {self.group} commits as generation {self._generation},"
-                    f" the group is at {generation}; nothing was stored",
-                    hint="poll again: it takes up the new assignment, and the records come again to whoever owns them now",
-                )
-            for place, offset in (self._positions if offsets is None else offsets).items():
-                if place not in self._positions:
+            self._store(db, self._positions if offsets is None else offsets)
+
+    def take_over(self, place: TopicPartition, topics: Sequence[str]) -> None:
+        """Nothing to do: a transaction is over when its process is."""
+
+    def append(
+        self,
+        place: TopicPartition,
+        offset: int,
+        batches: Mapping[str, Sequence[Event]],
+        *,
+        ends: Mapping[TopicPartition, int],
+    ) -> dict[str, Ack]:
+        """The transaction of an append, which first looks whether we may."""
+
+        def within(db: Db) -> None:
+            for each, end in ends.items():
+                found = _bounds(self._log, db, each.topic)[each.partition].end
+                if found != end:
                     raise GenerationFenced(
-                        f"member {self.member} of group {self.group} does not own {place}; nothing was stored"
+                        f"{each} ends at {found}, expected {end}: somebody else has appended; nothing was stored"
                     )
-                store_offset(db, self.group, self._log.row(place.topic, db).id, place.partition, offset)
-            now = self._log.clock()
-            if self._is_due(now):
-                db.execute(
-                    "UPDATE member SET lease_until = ? WHERE consumer_group = ? AND member = ?",
-                    (now + self._lease, self.group, self.member),
+            self._store(db, {place: offset})
+
+        return self._log.append_with(batches, within)
+
+    def _store(self, db: Db, offsets: Mapping[TopicPartition, int]) -> None:
+        """Store offsets if this member still owns their partitions, and renew its lease if that is due."""
+        generation = db.execute("SELECT generation FROM consumer_group WHERE name = ?", (self.group,)).get
+        alive = db.execute(
+            "SELECT 1 FROM member WHERE consumer_group = ? AND member = ?", (self.group, self.member)
+        ).get
+        if generation != self._generation or not alive:
+            raise GenerationFenced(
+                f"member {self.member} of group {self.group} commits as generation {self._generation},"
+                f" the group is at {generation}; nothing was stored",
+                hint="poll again: it takes up the new assignment, and the records come again to whoever owns them now",
+            )
+        for place, offset in offsets.items():
+            if place not in self._positions:
+                raise GenerationFenced(
+                    f"member {self.member} of group {self.group} does not own {place}; nothing was stored"
                 )
-                self._renew_at = now + self._lease // 3
+            store_offset(db, self.group, self._log.row(place.topic, db).id, place.partition, offset)
+        now = self._log.clock()
+        if self._is_due(now):
+            db.execute(
+                "UPDATE member SET lease_until = ? WHERE consumer_group = ? AND member = ?",
+                (now + self._lease, self.group, self.member),
+            )
+            self._renew_at = now + self._lease // 3
 
     def close(self) -> None:
         """Leave, so that the others need not wait for the lease to run out."""

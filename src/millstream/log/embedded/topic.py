@@ -46,11 +46,14 @@ def create(db: Db, topic: Topic) -> None:
     db.execute("INSERT INTO topic (name, settings, version) VALUES (?, ?, 1)", (topic.name, _dump(topic.settings)))
     number = db.last_insert_rowid()
     add_partitions(db, number, range(topic.partitions))
+    _index(db, number, topic.partitions, wanted=topic.settings.indexed)
     identify(db, number)
 
 
-def change(db: Db, row: TopicRow, settings: TopicSettings) -> None:
-    """Store settings, and that the topic has changed."""
+def change(db: Db, row: TopicRow, partitions: int, settings: TopicSettings) -> None:
+    """Store settings, and that the topic has changed; it has so many partitions by now."""
+    if settings.indexed or row.topic.settings.indexed:
+        _index(db, row.id, partitions, wanted=settings.indexed)
     db.execute("UPDATE topic SET settings = ?, version = version + 1 WHERE id = ?", (_dump(settings), row.id))
 
 
@@ -75,6 +78,15 @@ def add_partitions(db: Db, topic: int, partitions: range) -> None:
     for partition in partitions:
         db.execute("INSERT INTO partition (topic, partition) VALUES (?, ?)", (topic, partition))
         create_records_table(db, topic, partition)
+
+
+def _index(db: Db, topic: int, partitions: int, *, wanted: bool) -> None:
+    """Make the index by key of each partition, or drop it. A version that does not know of indices keeps them all the same."""
+    for table in (records_table(topic, partition) for partition in range(partitions)):
+        if wanted:  # a rowid, which the offset is, ends every entry: those of one key are in its order
+            db.execute(f"CREATE INDEX IF NOT EXISTS {table}_key ON {table} (key)")
+        else:
+            db.execute(f"DROP INDEX IF EXISTS {table}_key")
 
 
 def _dump(settings: TopicSettings) -> str:

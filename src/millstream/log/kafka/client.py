@@ -141,6 +141,11 @@ def to_configs(settings: TopicSettings) -> dict[str, str]:
             "archive: Kafka deletes expired records itself and cannot be told to archive them first",
             hint="run `millstream topics archive TOPIC` more often than the topic's retention",
         )
+    if settings.indexed:
+        raise ConfigError(
+            "indexed: Kafka finds records by their offset alone",
+            hint="keep what you need of each key while you read its partition, as a member of a group",
+        )
     configs = {
         "cleanup.policy": settings.cleanup,
         "retention.ms": str(-1 if settings.retention is None else settings.retention // _MILLISECOND),

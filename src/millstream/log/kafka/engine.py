@@ -15,10 +15,11 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
-from millstream.errors import ConfigError, GenerationFenced, UnknownTopic
-from millstream.event import Event, TopicPartition, to_millis
+from millstream.errors import ConfigError, GenerationFenced, NotSupported, UnknownTopic
+from millstream.event import Event, Record, TopicPartition, to_millis
 from millstream.log.capabilities import KAFKA
 from millstream.log.checks import check_name, check_topic_name, start_offsets
+from millstream.log.conditional import Conditional
 from millstream.log.contract import (
     Ack,
     Bounds,
@@ -204,6 +205,23 @@ class KafkaLog(Log):
     ) -> dict[str, Ack]:
         """One transaction over several topics."""
         return self._appender.append(batches, producer=producer, sequence=sequence, own=own, several=True)
+
+    def append_if(self, units: Sequence[Conditional]) -> list[dict[str, Ack] | None]:
+        """Brokers know no conditions."""
+        raise NotSupported(
+            f"{self.url} cannot append {len(units)} units on conditions; the embedded log can",
+            hint="let the owner of the partition decide: a CommandLoop, docs/sourcing.md",
+        )
+
+    def of_key(
+        self, topic: str, key: bytes, *, after: int = -1, limit: int | None = None, newest_first: bool = False
+    ) -> list[Record]:
+        """Brokers find records by their offset alone."""
+        del after, limit, newest_first
+        raise NotSupported(
+            f"{self.url} cannot find the records of key {key!r:.60} in topic {topic}; the embedded log can",
+            hint="read the topic, and keep what you need of each key",
+        )
 
     def last_sequence(self, topic: str, producer: str) -> int | None:
         """The committed offset of the producer's own group.

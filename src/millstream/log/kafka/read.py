@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 from millstream.errors import ConfigError, GenerationFenced, OffsetOutOfRange, UnknownTopic
-from millstream.event import Headers, Record, TopicPartition
+from millstream.event import Event, Headers, Record, TopicPartition
 from millstream.log.checks import check_offset
-from millstream.log.contract import TIME_HEADER, Consumer, Reader
+from millstream.log.contract import TIME_HEADER, Ack, Consumer, Reader
+from millstream.log.embedded.batch import Batch
 from millstream.log.embedded.file import MOST_BYTES
 from millstream.log.kafka.client import GONE, ck, silent, translate
+from millstream.log.kafka.write import Limits, TransactionalClient
 
 if TYPE_CHECKING:
     from millstream.log.kafka.engine import KafkaLog
@@ -173,6 +175,7 @@ class KafkaConsumer(Consumer):
         settings["heartbeat.interval.ms"] = str(lease // timedelta(milliseconds=3))
         self._client = _Client(log, settings)
         self._lost: OffsetOutOfRange | None = None
+        self._writers: dict[TopicPartition, TransactionalClient] = {}
         with log.errors():
             self._client.client.subscribe(
                 list(topics), on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked
@@ -213,10 +216,50 @@ class KafkaConsumer(Consumer):
                     if stored.error is not None:
                         raise ck.KafkaException(stored.error)
 
+    def take_over(self, place: TopicPartition, topics: Sequence[str]) -> None:
+        """Begin a transactional client under the name of the partition: it ends what is open under that name, and fences who opened it."""
+        self._drop([place])
+        with self._log.errors(place.topic):
+            name = f"millstream.{self.group}:{place}"
+            self._writers[place] = TransactionalClient(self._log, name, None, Limits(), [place.topic, *topics])
+
+    def append(
+        self,
+        place: TopicPartition,
+        offset: int,
+        batches: Mapping[str, Sequence[Event]],
+        *,
+        ends: Mapping[TopicPartition, int],
+    ) -> dict[str, Ack]:
+        """One transaction with our offset, fenced by the name of its client and by our generation."""
+        del ends
+        writer = self._writers.get(place)
+        if writer is None or place not in self._client.positions:
+            raise GenerationFenced(f"this member of group {self.group} has not taken over {place}; nothing was stored")
+        parts = []
+        for topic, events in batches.items():
+            batch = Batch(self._log.described(topic), events, offset)
+            batch.check_types()
+            parts.append((self._log.described(topic), batch))
+        at = [ck.TopicPartition(place.topic, place.partition, offset)]
+        try:
+            acks = writer.append(parts, None, (at, self._client.client.consumer_group_metadata()))
+        except BaseException:
+            self._drop([place])
+            raise
+        return dict(zip(batches, acks, strict=True))
+
+    def _drop(self, places: Iterable[TopicPartition]) -> None:
+        """Let go of the clients of partitions, and of what they have open."""
+        for place in places:
+            if (writer := self._writers.pop(place, None)) is not None:
+                writer.close()
+
     def close(self) -> None:
         """Leave the group."""
         if not self._closed:
             self._closed = True
+            self._drop(list(self._writers))
             self._client.positions = {}
             self._client.client.close()
 
@@ -240,5 +283,6 @@ class KafkaConsumer(Consumer):
         gone = {TopicPartition(place.topic, place.partition) for place in places}
         for place in gone:
             self._client.positions.pop(place, None)
+        self._drop(gone)
         kept = [each for each in self._client.waiting if (each.topic(), each.partition()) not in gone]
         self._client.waiting = deque(kept)  # another member reads the rest

@@ -146,8 +146,13 @@ class TransactionalClient:
         """Read the sequence anew before the next append: somebody else of our name has appended, or the topic is gone."""
         self._lasts.pop(topic, None)
 
-    def append(self, parts: Sequence[tuple[Topic, Batch]], sequence: int | None) -> list[Ack]:
-        """Send batches and their sequence in one transaction, unless they are there already."""
+    def append(
+        self,
+        parts: Sequence[tuple[Topic, Batch]],
+        sequence: int | None,
+        commit: tuple[Sequence[Any], Any] | None = None,
+    ) -> list[Ack]:
+        """Send batches and their sequence in one transaction, unless they are there already; with them the offsets of a group's member."""
         names = list(dict.fromkeys(topic.name for topic, _ in parts))
         with self._lock, self._log.errors(", ".join(names)):
             if sequence is not None and self._is_repeat(names, sequence):
@@ -167,6 +172,8 @@ class TransactionalClient:
                 if error.name() == "_PURGE_QUEUE":  # the transaction failed before; this says why
                     self._bounded(self._client.commit_transaction, TIMEOUT)
                 raise translate(error, self._log.url, topic_name)
+            if commit is not None:
+                self._bounded(self._client.send_offsets_to_transaction, *commit, TIMEOUT)
             self._commit(names, sequence)
             with suppress(LogUnavailable):  # it is committed: a broker that dies now must not make it look lost
                 self._await_visible({place: found[-1] for place, found in offsets.items()})

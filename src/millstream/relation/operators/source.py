@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from millstream.relation.nodes import Node
 
 
-CodecName: TypeAlias = Literal["json", "confluent-json", "text", "avro", "confluent-avro", "debezium"]
+CodecName: TypeAlias = Literal["json", "confluent-json", "text", "avro", "confluent-avro", "debezium", "debezium-avro"]
 """How values are written."""
 
 
@@ -39,6 +39,11 @@ class Source(NodeContract):
     subject: clauses.Subject | None = field(default=None, compare=False)
     """Where the writers' schemas of framed Avro are; the same data under another address is no other definition."""
     place: Place = field(default=NOWHERE, compare=False)
+
+    @property
+    def in_envelopes(self) -> bool:
+        """Whether its values are Debezium's envelopes."""
+        return self.codec in ("debezium", "debezium-avro")
 
     @property
     def all_columns(self) -> tuple[Column, ...]:

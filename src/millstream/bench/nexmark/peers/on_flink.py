@@ -20,10 +20,10 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from millstream.bench.environment import Package, python_with
 from millstream.bench.nexmark.peers.layout import READERS, Input, dealt, written_iso
 from millstream.bench.rules import for_flink
 from millstream.errors import MachineError
+from millstream.spark.environment import Package, python_with
 from millstream.spark.jars import resolve
 from millstream.spark.java import find_java
 
