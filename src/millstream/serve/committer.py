@@ -181,6 +181,7 @@ class Committer:
             return
         except (BadEvent, UnknownTopic) as error:
             if len(batch) == 1:
+                self._check_ours(batch[0])
                 self._refuse(batch[0], refusal_of(error))
             else:  # one is at fault: each by itself
                 for each in batch:
@@ -238,11 +239,20 @@ class Committer:
                 self._log, {key: (_taken(each, tried), self._since[each.topic]) for key, each in keyed.items()}
             )
         if tried is None or any(found[key].offsets is None for key in keyed):
-            raise Fenced(
-                f"another server called {self._journal.name} has taken over this log; the last append was not made",
-                hint="let one of them run, or give them different names: --name",
-            )
+            raise self._fenced()
         return [found[each.key] if each.key is not None else Position((), None) for each in batch]
+
+    def _check_ours(self, append: Append) -> None:
+        """Raise Fenced if the log refuses an append because another server has raised the number of the journal."""
+        last = self._log.last_sequence(self._journal.topic, self._journal.producer) if append.key is not None else None
+        if last is not None and last > self._journal.sequence:
+            raise self._fenced()
+
+    def _fenced(self) -> Fenced:
+        return Fenced(
+            f"another server called {self._journal.name} has taken over this log; the last append was not made",
+            hint="let one of them run, or give them different names: --name",
+        )
 
     def _prepared(self, batch: list[Append], sequence: int) -> dict[str, list[Event]]:
         """What is appended to each topic; that of the journal too, if a request has a key."""

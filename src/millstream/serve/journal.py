@@ -90,13 +90,13 @@ class Journal:
         self.topic = PREFIX + self.name
         self.producer = self.topic
         self._unwritten: dict[bytes, Position] = {}
-        self._sequence = self._begin()
+        self.sequence = self._begin()
         self._read()
 
     def next_sequence(self) -> int:
         """The number of the next append."""
-        self._sequence += 1
-        return self._sequence
+        self.sequence += 1
+        return self.sequence
 
     def find(self, key: bytes) -> Entry | None:
         """What is known of a key."""
