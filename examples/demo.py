@@ -22,8 +22,8 @@ from pathlib import Path
 from rich.console import Console
 
 from millstream import Event, View, load_pipeline, open_log
-from millstream.cli.produce import to_event
 from millstream.errors import ViewError
+from millstream.json_event import to_event
 
 console = Console(highlight=False)
 COMMAND = [sys.executable, "-c", "from millstream.cli import main; main()"]

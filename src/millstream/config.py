@@ -14,6 +14,7 @@ import msgspec
 
 from millstream.errors import ConfigError
 from millstream.secret import check_address, check_settings, is_reference, redact, redacted, resolve
+from millstream.serve_settings import ServeSettings
 
 __all__ = ["FILE", "ErasedTopic", "Settings", "load", "redact", "resolve"]
 
@@ -70,6 +71,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     spark: dict[str, str] = {}
     erase: dict[str, ErasedTopic] = {}
     """Topics that no pipeline reads, by name."""
+    serve: ServeSettings = ServeSettings()
     vault: VaultSettings = VaultSettings()
 
     def __repr__(self) -> str:

@@ -36,7 +36,9 @@ from millstream.store.contract import (
     TIME,
     WEIGHT,
     Batch,
+    Condition,
     Hidden,
+    Page,
     Refusal,
     StoreReader,
     StoreWriter,
@@ -215,7 +217,7 @@ class StoreContract:
             table = store.table(target.name)
             assert table.num_rows == 0
             assert table.schema == target.schema
-        assert batches.writer.last(PIPELINE) is None
+        assert batches.writer.last(PIPELINE) is store.last(PIPELINE) is None
         assert batches.writer.entries(PIPELINE) == []
         assert store.last(PIPELINE) is None
 
@@ -377,6 +379,68 @@ class StoreContract:
 
     # the ledger
 
+    def test_a_page_is_some_rows_in_an_order(self, batches: Batches, store: StoreReader) -> None:
+        amounts = {"ann": 2, "bob": 10, "Cat": 10, "dan": -1, "é": 3}
+        batches.commit(TOTALS, *((name, n, n / 4, 1) for name, n in amounts.items()))
+
+        def names(
+            limit: int = 10,
+            offset: int = 0,
+            where: Sequence[tuple[Any, ...]] = (),
+            order: dict[str, bool] | None = None,
+        ) -> list[str]:
+            conditions = tuple(Condition(*each) for each in where)
+            found = store.page("totals", Page(limit, offset, conditions, tuple((order or {}).items())))
+            assert found.schema == TOTALS.schema
+            return [row[TOTALS.key[0]] for row in found.to_pylist()]
+
+        key, n, real = TOTALS.schema.names
+        assert names() == ["Cat", "ann", "bob", "dan", "é"]
+        assert names(order={n: True}) == ["Cat", "bob", "é", "ann", "dan"]
+        assert names(order={n: True, key: True}) == ["bob", "Cat", "é", "ann", "dan"]
+        assert names(2, 1, order={real: False}) == ["ann", "é"]
+        assert names(where=[(n, "=", "10")]) == ["Cat", "bob"]
+        assert names(where=[(n, ">", "2"), (key, "<", "bob")]) == ["Cat"]
+        assert names(where=[(key, "<>", "ann"), (real, "<=", "0.75")]) == ["dan", "é"]
+        assert names(where=[(key, "=", "' OR 1=1 --")]) == []
+        for column, value in (("nothing", "1"), ('n" OR 1=1 --', "1"), (n, "many"), (n, "1 OR 1")):
+            with pytest.raises(ViewError):
+                names(where=[(column, "=", value)])
+        with pytest.raises(ViewError):
+            names(order={"n; DROP TABLE totals": True})
+
+    def test_a_page_of_a_view_without_a_key_counts_equal_rows_singly(
+        self, batches: Batches, store: StoreReader
+    ) -> None:
+        batches.commit(BAG, ("a", 1.0, 2), ("b", 2.0, 3))
+        pages = [store.page("bag", Page(2, offset)).to_pylist() for offset in (0, 2, 4)]
+        assert [next(iter(row.values())) for page in pages for row in page] == ["a", "a", "b", "b", "b"]
+
+    def test_a_page_has_every_type_in_its_order(self, writer: StoreWriter, store: StoreReader) -> None:
+        target = Target(
+            "typed",
+            pa.schema([("id", pa.int64()), ("at", TIME), ("day", pa.date32()), ("price", pa.decimal128(12, 2)), ("yes", pa.bool_())]),
+            ("id",),
+        )  # fmt: skip
+        rows = [
+            (1, datetime(2026, 1, 1, 12, tzinfo=UTC), date(2026, 1, 1), Decimal("9.50"), True),
+            (2, datetime(2026, 1, 1, 12, 0, 0, 500, tzinfo=UTC), date(2026, 1, 3), Decimal("10.00"), False),
+            (3, None, None, None, None),
+        ]
+        fence = writer.claim(PIPELINE)
+        writer.prepare(PIPELINE, FINGERPRINT, [target])
+        writer.commit(Batch("c1", 0, fence, changes={"typed": changes(target, *((*row, 1) for row in rows))}))
+
+        def found(*where: Condition, order: tuple[tuple[str, bool], ...] = ()) -> list[int]:
+            return [row["id"] for row in store.page("typed", Page(10, 0, where, order)).to_pylist()]
+
+        for column in ("at", "day", "price"):
+            assert found(order=((column, False),)) == [3, 1, 2]
+            assert found(order=((column, True),)) == [2, 1, 3]
+        assert found(Condition("price", ">", "9.75")) == found(Condition("price", "=", "10.00")) == [2]
+        assert found(Condition("at", ">", "2026-01-01T12:00:00Z")) == found(Condition("day", ">=", "2026-01-02")) == [2]
+        assert found(Condition("yes", "=", "true")) == [1]
+
     def test_the_ledger_tells_what_was_committed(self, batches: Batches, store: StoreReader) -> None:
         before = datetime.now(UTC)
         batches.commit(TOTALS, ("ann", 1, 1.0, 1))
@@ -388,6 +452,7 @@ class StoreContract:
         assert last is not None
         assert store.last(PIPELINE) == last
         assert (last.checkpoint, last.batch, last.fence) == ("c1", 1, batches.fence)
+        assert store.last(PIPELINE) == last
         assert last.offsets == {"t": {0: 5, 1: 2}}
         assert (last.counts["records"], last.counts["admitted"], last.counts["heartbeats"]) == (7, 5, 2)
         assert last.state == {"rows": 7, "by": [1]}
@@ -622,6 +687,7 @@ class StoreContract:
         shown = Hiding(store)
         assert rows(shown, "bag") == [("home", 1.0)]
         assert shown.query("SELECT page FROM bag").rows == [("home",)]
+        assert shown.page("bag", Page(10)).column("page").to_pylist() == ["home"]
         assert len(rows(store, "bag")) == len(store.query("SELECT page FROM bag").rows) == 2
         batches.commit(BAG, ("it's", 2.0, -1), ("it's", 3.0, 1))
         assert len(rows(store, "bag")) == 2, "what a batch does is done to all rows"

@@ -39,6 +39,7 @@ COMMANDS = {
     "rebuild": "rebuild",
     "run": "run",
     "search": "search",
+    "serve": "serve",
     "sql": "sql",
     "topics": "topics",
     "vault": "vault",

@@ -18,9 +18,10 @@ from millstream.capture.opening import EXPECTED, absolute, is_address, name_of, 
 from millstream.capture.outbox import Outbox
 from millstream.capture.transacting import TRUNCATE
 from millstream.cli.logs import logging_options
-from millstream.cli.output import json_line, log_option, opened, opened_pipeline, parse_time, stderr
+from millstream.cli.output import json_line, log_option, opened, opened_pipeline, stderr
 from millstream.cli.run import stopping
 from millstream.errors import ConfigError
+from millstream.json_event import parse_time
 from millstream.secret import redacted
 
 _BAR = (

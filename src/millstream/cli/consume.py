@@ -16,11 +16,11 @@ from millstream.cli.output import (
     log_option,
     opened,
     opened_vault,
-    record_object,
     reveal_option,
 )
 from millstream.errors import GenerationFenced
 from millstream.event import Record
+from millstream.json_event import record_object
 from millstream.log.contract import Log
 from millstream.log.lag import parse_start
 from millstream.printable import printable

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, is_dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
@@ -23,7 +22,6 @@ from rich.text import Text
 from millstream import config
 from millstream.address import parse_log
 from millstream.errors import ConfigError, MillstreamError
-from millstream.event import Record
 from millstream.log import Log, open_log
 from millstream.printable import printable, printable_json
 from millstream.secret import check_setting
@@ -275,40 +273,6 @@ def _plain(value: Any) -> Any:
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def readable(data: bytes | None) -> Any:
-    """What JSON output shows of bytes: the JSON in them, else their text, else base64."""
-    if data is None:
-        return None
-    try:
-        return msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        pass
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(data).decode()}
-
-
-def record_object(record: Record) -> dict[str, Any]:
-    """A record for JSON output."""
-    return {
-        "topic": record.topic,
-        "partition": record.partition,
-        "offset": record.offset,
-        "time": record.time,
-        "key": None if record.key is None else _text(record.key),
-        "value": readable(record.value),
-        "headers": {name: _text(value) for name, value in record.headers},
-    }
-
-
-def _text(data: bytes) -> Any:
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(data).decode()}
-
-
 class Duration(click.ParamType[Any]):
     """``500ms``, ``10s``, ``5m``, ``2h``, ``7d``, ``1w``, or ``none``."""
 
@@ -324,20 +288,6 @@ class Duration(click.ParamType[Any]):
         if not match:
             self.fail(f"{value!r} is not a duration; write 500ms, 10s, 5m, 2h, 7d or none", param, ctx)
         return timedelta(seconds=float(match.group(1)) * _UNITS[match.group(2)])
-
-
-def parse_time(value: Any) -> datetime:
-    """A time out of JSON: ISO 8601 text (UTC unless it says otherwise), or a number of seconds or milliseconds."""
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise ConfigError(f"found {value!r}, expected a time as text or a number")
-    try:
-        if isinstance(value, str):
-            time = datetime.fromisoformat(value)
-            return time if time.tzinfo else time.replace(tzinfo=UTC)
-        # 1e11 seconds is the year 5138, 1e11 milliseconds was 1973: nobody means the other one.
-        return datetime.fromtimestamp(value / 1000 if abs(value) >= 1e11 else value, UTC)
-    except (ValueError, OverflowError, OSError) as error:
-        raise ConfigError(f"found {value!r}, expected a time: {error}") from error
 
 
 def confirmed(question: str, *, yes: bool) -> None:

@@ -12,12 +12,12 @@ from itertools import islice
 from typing import IO, TYPE_CHECKING
 
 import click
-import msgspec
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from millstream.cli.output import json_option, log_option, opened, parse_time, settings, show, stderr, to_json
+from millstream.cli.output import json_option, log_option, opened, settings, show, stderr, to_json
 from millstream.errors import BadEvent, ConfigError, LogError
 from millstream.event import Event
+from millstream.json_event import to_event
 from millstream.log.contract import Topic
 from millstream.log.embedded.batch import RESERVED
 from millstream.log.producer import Buffer, Producer
@@ -203,29 +203,3 @@ def _check(topic: Topic, event: Event) -> None:
     for prefix, whose in RESERVED.items():
         if event.key is not None and event.key.startswith(prefix):
             raise ConfigError(f"keys that begin with {prefix.decode()} are reserved for {whose}")
-
-
-def to_event(line: bytes, key_field: str | None = None, time_field: str | None = None) -> Event:
-    """An event for a line of JSON, which stays as it is; raises ConfigError with what was found and expected."""
-    try:
-        value = msgspec.json.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigError(f"not JSON: {error}") from error
-    if not key_field and not time_field:
-        return Event(line)
-    if not isinstance(value, dict):
-        raise ConfigError(f"found {type(value).__name__}, expected an object")
-    key, at = None, None
-    if key_field:
-        if value.get(key_field) is None:
-            raise ConfigError(f"no field {key_field!r} for the key")
-        found = value[key_field]
-        key = found.encode() if isinstance(found, str) else msgspec.json.encode(found)
-    if time_field:
-        if value.get(time_field) is None:
-            raise ConfigError(f"no field {time_field!r} for the time")
-        try:
-            at = parse_time(value[time_field])
-        except ConfigError as error:
-            raise ConfigError(f"field {time_field!r}: {error.message}") from error
-    return Event(line, key, at)

@@ -23,13 +23,13 @@ from millstream.cli.output import (
     json_line,
     log_option,
     opened_pipeline,
-    parse_time,
     quiet_spark,
     show,
     spark_options,
     stderr,
 )
 from millstream.errors import MillstreamError
+from millstream.json_event import parse_time
 from millstream.log import open_log
 from millstream.pipeline import Pipeline
 from millstream.printable import printable

@@ -12,13 +12,13 @@ from millstream.cli.output import (
     json_option,
     opened_pipeline,
     opened_vault,
-    parse_time,
     quiet_spark,
     reveal_option,
     show,
     stderr,
 )
 from millstream.errors import UnknownView, ViewStoreUnavailable
+from millstream.json_event import parse_time
 from millstream.relation.sealed import sealed_columns
 from millstream.store import open_reader
 from millstream.store.contract import ViewInfo

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from millstream.errors import CheckpointMismatch, PipelineError, UnknownView, ViewError
 from millstream.store.comparable import comparable
-from millstream.store.contract import WEIGHT, Entry, Target, ViewInfo
+from millstream.store.contract import WEIGHT, Comparison, Entry, Page, Target, ViewInfo
 
 COUNT, ROW = "_count", "_row"
 _START_OVER = (
@@ -150,6 +150,31 @@ def key_columns(target: Target, key: Sequence[Any]) -> list[pl.Series]:
     if len(key) != len(names):
         raise ViewError(f"view {target.name!r}: found a key of {len(key)}, expected {len(names)}: {', '.join(names)}")
     return [_key_column(value, target.schema.field(name)) for name, value in zip(names, key, strict=True)]
+
+
+def order_of(target: Target, page: Page) -> list[tuple[str, bool]]:
+    """By which columns a page is in order, those of the key at the end so that it is the same each time."""
+    named = [column for column, _ in page.order]
+    for column in named:
+        _ordered(target, column)
+    return [*page.order, *((name, False) for name in target.identity or target.schema.names if name not in named)]
+
+
+def conditions_of(target: Target, page: Page) -> list[tuple[Comparison, pl.Series]]:
+    """What a page compares: each value as a comparable column of one."""
+    return [(each.comparison, _key_column(each.value, _ordered(target, each.column))) for each in page.where]
+
+
+def _ordered(target: Target, column: str) -> Any:
+    """A column that can be compared."""
+    if column not in target.schema.names:
+        raise ViewError(
+            f"view {target.name!r}: no column {column!r:.80}; found {', '.join(target.schema.names)}",
+        )
+    field = target.schema.field(column)
+    if pa.types.is_nested(field.type) or pa.types.is_binary(field.type) or pa.types.is_null(field.type):
+        raise ViewError(f"view {target.name!r}: column {column!r} is {field.type}, which is not compared here")
+    return field
 
 
 def taken_back(target: Target, row: str, count: int) -> PipelineError:

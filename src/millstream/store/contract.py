@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
@@ -138,6 +138,28 @@ class Hidden(NamedTuple):
     value: str
 
 
+Comparison: TypeAlias = Literal["=", "<>", "<", "<=", ">", ">="]
+
+
+class Condition(NamedTuple):
+    """A column compared with a value, as text in the form that Arrow reads. Null is like nothing."""
+
+    column: str
+    comparison: Comparison
+    value: str
+
+
+class Page(NamedTuple):
+    """Which rows of a view, in which order: by columns, downwards where that is True, then by the key; nulls come first upwards."""
+
+    limit: int
+    offset: int = 0
+    where: tuple[Condition, ...] = ()
+    order: tuple[tuple[str, bool], ...] = ()
+    without: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Columns, and what they must not say, as text."""
+
+
 class Rows(NamedTuple):
     """The answer to a query."""
 
@@ -247,6 +269,10 @@ class StoreReader(Closing):
         """Every view kept here, by name."""
 
     @abstractmethod
+    def last(self, pipeline: str) -> Entry | None:
+        """The newest entry of a pipeline's ledger; None if it has committed nothing here."""
+
+    @abstractmethod
     def table(self, view: str, limit: int | None = None) -> Any:
         """All rows, or the first ones, as a pyarrow.Table in the declared schema, in the order of the key.
 
@@ -254,8 +280,12 @@ class StoreReader(Closing):
         """
 
     @abstractmethod
-    def last(self, pipeline: str) -> Entry | None:
-        """The newest entry of the ledger of a pipeline; None if it has done nothing yet."""
+    def page(self, view: str, page: Page) -> Any:
+        """Some rows as a pyarrow.Table in the declared schema.
+
+        Columns and values are checked, and values bound: what a stranger asks for runs no SQL of his. ViewError for a column that is not
+        there or has no order, and for a value that is none of its type.
+        """
 
     @abstractmethod
     def get(self, view: str, key: Sequence[Any]) -> dict[str, Any] | None:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millstream.store.contract import Entry, Hidden, Rows, StoreReader, ViewInfo
+from millstream.store.contract import Entry, Hidden, Page, Rows, StoreReader, ViewInfo
 
 
 class Names(NamedTuple):
@@ -58,6 +58,14 @@ class Hiding(StoreReader):
         if not names:
             return self._store.table(view, limit)
         return _without(self._store.table(view), names).slice(0, limit)
+
+    def page(self, view: str, page: Page) -> Any:
+        """Some rows, in an order."""
+        names = self._names(view)
+        if not names:
+            return self._store.page(view, page)
+        columns = {name for each in self.views() if each.name == view for name, _ in each.columns}
+        return self._store.page(view, page._replace(without=tuple(each for each in names if each.column in columns)))
 
     def get(self, view: str, key: Sequence[Any]) -> dict[str, Any] | None:
         """The row of a key, or None, also where it is hidden."""

@@ -13,7 +13,7 @@ from psycopg import errors as pg
 from millstream.address import PostgresAddress
 from millstream.errors import ViewError
 from millstream.store.checks import COUNT, find, info_of, key_columns
-from millstream.store.contract import Entry, Hidden, Rows, StoreReader, ViewInfo
+from millstream.store.contract import Entry, Hidden, Page, Rows, StoreReader, ViewInfo
 from millstream.store.identifier import quote
 from millstream.store.postgres import hidden as hiding
 from millstream.store.postgres import ledger, tables
@@ -40,13 +40,17 @@ class PostgresReader(StoreReader):
         """Every view kept here, by name."""
         return self._server.run(lambda db: [_info(db, kept) for kept in tables.load(db).values()], reading=True)
 
+    def last(self, pipeline: str) -> Entry | None:
+        """The newest entry of a pipeline's ledger."""
+        return self._server.run(lambda db: next(iter(ledger.entries(db, pipeline, 1)), None), reading=True)
+
     def table(self, view: str, limit: int | None = None) -> Any:
         """All rows, or the first ones, in the declared schema, in the order of the key."""
         return self._server.run(lambda db: tables.rows_of(db, self._find(db, view), limit), reading=True)
 
-    def last(self, pipeline: str) -> Entry | None:
-        """The newest entry of the ledger."""
-        return self._server.run(lambda db: next(iter(ledger.entries(db, pipeline, 1)), None), reading=True)
+    def page(self, view: str, page: Page) -> Any:
+        """Some rows, in an order."""
+        return self._server.run(lambda db: tables.page_of(db, self._find(db, view), page), reading=True)
 
     def get(self, view: str, key: Sequence[Any]) -> dict[str, Any] | None:
         """The row of a key, or None. Text is taken for any type, in the form that Arrow reads."""

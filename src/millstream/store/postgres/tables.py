@@ -19,11 +19,11 @@ import polars as pl
 import pyarrow as pa
 
 from millstream.errors import PipelineError, ViewError
-from millstream.store.checks import COUNT, ROW, check_target, plain_schema, taken_back
-from millstream.store.contract import ORIGIN, WEIGHT, Target, version_of
+from millstream.store.checks import COUNT, ROW, check_target, conditions_of, order_of, plain_schema, taken_back
+from millstream.store.contract import ORIGIN, WEIGHT, Page, Target, version_of
 from millstream.store.identifier import quote
 from millstream.store.net_changes import describe, net_of
-from millstream.store.postgres.server import Pg
+from millstream.store.postgres.server import Pg, literal
 from millstream.store.postgres.values import encode, from_csv, selected, sql_type, to_csv
 
 LONGEST = 63
@@ -230,6 +230,32 @@ def rows_of(db: Pg, kept: Kept, limit: int | None = None) -> Any:
     some = "ALL" if limit is None else f"{limit:d}"
     query = f"SELECT {selected(target.schema)} FROM {kept.sql_name} ORDER BY {order} LIMIT {some}"
     return copy_out(db, query, target.schema)
+
+
+def page_of(db: Pg, kept: Kept, page: Page) -> Any:
+    """Some rows as Arrow, in an order: that of text is by its bytes, as in SQLite."""
+    schema = kept.target.schema
+    wanted = ["TRUE"]
+    for comparison, column in conditions_of(kept.target, page):
+        type_ = schema.field(column.name).type
+        (value,) = encode(column.to_frame(), schema, f"view {kept.target.name!r}").to_series()
+        said = "NULL" if value is None else literal(str(value))
+        wanted.append(f"{_ordered(kept, column.name)} {comparison} {said}::{sql_type(type_, column.name)}")
+    for unsaid, texts in page.without:
+        wanted.append(f"({quote(unsaid)}::text IN ({', '.join(map(literal, texts))})) IS NOT TRUE")
+    order = ", ".join(
+        f"{_ordered(kept, name)} {'DESC NULLS LAST' if down else 'NULLS FIRST'}"
+        for name, down in order_of(kept.target, page)
+    )
+    query = f"SELECT {selected(schema)} FROM {kept.sql_name} WHERE {' AND '.join(wanted)} ORDER BY {order}"
+    return copy_out(db, f"{query} LIMIT {page.limit:d} OFFSET {page.offset:d}", schema)
+
+
+def _ordered(kept: Kept, name: str) -> str:
+    type_ = kept.target.schema.field(name).type
+    if pa.types.is_nested(type_):
+        return f"{quote(name)}::text"
+    return f'{quote(name)} COLLATE "C"' if pa.types.is_string(type_) or pa.types.is_large_string(type_) else quote(name)
 
 
 def copy_out(db: Pg, query: str, schema: Any) -> Any:

@@ -11,7 +11,7 @@ import apsw
 from millstream.database import Db
 from millstream.errors import ViewError
 from millstream.store.checks import COUNT, find, info_of, key_columns
-from millstream.store.contract import Entry, Hidden, Rows, StoreReader, ViewInfo
+from millstream.store.contract import Entry, Hidden, Page, Rows, StoreReader, ViewInfo
 from millstream.store.identifier import quote
 from millstream.store.sqlite import hidden as hiding
 from millstream.store.sqlite import ledger, tables
@@ -37,15 +37,20 @@ class SqliteReader(StoreReader):
         with self._file.read() as db:
             return [_info(db, kept) for kept in tables.load(db).values()]
 
+    def last(self, pipeline: str) -> Entry | None:
+        """The newest entry of a pipeline's ledger."""
+        with self._file.read() as db:
+            return next(iter(ledger.entries(db, pipeline, 1)), None)
+
     def table(self, view: str, limit: int | None = None) -> Any:
         """All rows, or the first ones, in the declared schema, in the order of the key."""
         with self._file.read() as db:
             return tables.rows_of(db, self._find(db, view), limit)
 
-    def last(self, pipeline: str) -> Entry | None:
-        """The newest entry of the ledger."""
+    def page(self, view: str, page: Page) -> Any:
+        """Some rows, in an order."""
         with self._file.read() as db:
-            return next(iter(ledger.entries(db, pipeline, 1)), None)
+            return tables.page_of(db, self._find(db, view), page)
 
     def get(self, view: str, key: Sequence[Any]) -> dict[str, Any] | None:
         """The row of a key, or None. Text is taken for any type, in the form that Arrow reads."""

@@ -22,8 +22,8 @@ import pyarrow as pa
 
 from millstream.database import Db
 from millstream.errors import PipelineError, ViewError
-from millstream.store.checks import COUNT, ROW, plain_schema, taken_back
-from millstream.store.contract import ORIGIN, WEIGHT, Target, version_of
+from millstream.store.checks import COUNT, ROW, conditions_of, order_of, plain_schema, taken_back
+from millstream.store.contract import ORIGIN, WEIGHT, Page, Target, version_of
 from millstream.store.identifier import quote
 from millstream.store.net_changes import describe, net_of
 from millstream.store.sqlite.values import decode, encode, sql_type
@@ -181,6 +181,35 @@ def rows_of(db: Db, kept: Kept, limit: int | None = None) -> Any:
     if count:
         rows = list(islice((row[:-1] for row in rows for _ in range(row[-1])), limit))
     return to_arrow(rows, target.schema)
+
+
+def page_of(db: Db, kept: Kept, page: Page) -> Any:
+    """Some rows, in an order. Decimals are text here, so for their order they are taken for doubles."""
+    target = kept.target
+    wanted, values = ["TRUE"], list[Any]()
+    for comparison, column in conditions_of(target, page):
+        type_ = target.schema.field(column.name).type
+        exact = comparison in ("=", "<>") or not pa.types.is_decimal(type_)
+        name = quote(column.name)
+        wanted.append(f"{name} {comparison} ?" if exact else f"CAST({name} AS REAL) {comparison} CAST(? AS REAL)")
+        values += encode(column, type_)
+    for unsaid, texts in page.without:
+        wanted.append(f"(CAST({quote(unsaid)} AS TEXT) IN ({', '.join('?' * len(texts))})) IS NOT TRUE")
+        values += texts
+    order = ", ".join(_ordered(target, name) + (" DESC" if down else "") for name, down in order_of(target, page))
+    query = f"FROM {kept.sql_name} WHERE {' AND '.join(wanted)} ORDER BY {order} LIMIT ? OFFSET ?"
+    if target.identity:
+        rows = db.execute(f"SELECT {kept.columns} {query}", (*values, page.limit, page.offset)).fetchall()
+        return to_arrow(rows, target.schema)
+    past = page.offset + page.limit  # a row that is stored once may be there several times
+    counted = db.execute(f"SELECT {kept.columns}, {COUNT} {query}", (*values, past, 0)).fetchall()
+    each = (row[:-1] for row in counted for _ in range(row[-1]))
+    return to_arrow(list(islice(each, page.offset, past)), target.schema)
+
+
+def _ordered(target: Target, name: str) -> str:
+    decimal = pa.types.is_decimal(target.schema.field(name).type)
+    return f"CAST({quote(name)} AS REAL)" if decimal else quote(name)
 
 
 def to_arrow(rows: Sequence[Sequence[Any]], schema: Any) -> Any:

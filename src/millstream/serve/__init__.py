@@ -1,0 +1,1 @@
+"""HTTP in front of a log and its views: events come in, rows and changes go out; an extra, ``millstream[serve]``."""
