@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -15,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from millstream import Debezium, Pipeline
+from millstream import Pipeline
 from millstream.decode.decoder import Decoder, FeedDecoder
 from millstream.decode.leftovers import judge, to_records
 from millstream.errors import NeedsSpark
@@ -27,8 +26,6 @@ from millstream.relation.debezium import NOT_SENT, TRUNCATED, UNAVAILABLE, UNNUM
 from millstream.runtime.setup import chain_of
 from millstream.spark.lowering import decode
 from millstream.spark.records import COLUMNS
-from tests.debezium_avro import AvroConverter, key_schema, value_schema
-from tests.schema_registry import SchemaRegistry
 from tests.spark.test_decode_oracle import EPOCH
 
 SCHEMA = "id long, note string, n int, x double, at timestamp, p decimal(12, 2), doc struct<a: long, b: string>"
@@ -37,7 +34,7 @@ Pair = tuple[bytes | None, bytes | None]
 
 def chain(key: str | Sequence[str] = "id", schema: str = SCHEMA, **options: Any) -> Chain:
     pipeline = Pipeline("oracle")
-    table = pipeline.table("parts", schema, key=key, **{"codec": "debezium", **options})
+    table = pipeline.table("parts", schema, key=key, codec="debezium", **options)
     pipeline.view("all", table.select("id", "note", "n", "x", "at", "p", "n + 1 AS more", "doc.a AS a", "doc.b AS b"))
     return chain_of(pipeline)
 
@@ -212,58 +209,3 @@ def test_any_changes_are_read_as_spark_reads_them(spark: SparkSession, deduplica
 
     run()
     assert totals[0] > totals[1] / 3, "most are read without Spark"
-
-
-AVRO_COLUMNS = {
-    "id": ["null", "long"], "note": ["null", "string"], "n": ["null", "int"], "x": ["null", "double"], "at": ["null", "string"],
-    "p": ["null", {"type": "bytes", "logicalType": "decimal", "precision": 14, "scale": 2}],
-    "doc": ["null", {"type": "record", "name": "Doc", "fields": [{"name": "a", "type": ["null", "long"]}, {"name": "b", "type": ["null", "string"]}]}],
-}  # fmt: skip
-AVRO_SOURCE = {
-    "type": "record", "name": "Source", "namespace": "any",
-    "fields": [{"name": "lsn", "type": ["null", "long"]}, {"name": "file", "type": ["null", "string"]}, {"name": "pos", "type": ["null", "long"]}],
-}  # fmt: skip
-AVRO_ROW = st.fixed_dictionaries(
-    {"id": st.none() | st.integers(-(2**63), 2**63 - 1)},
-    optional={
-        "note": TEXT, "n": st.integers(-(2**31), 2**31 - 1), "x": st.floats(allow_nan=False, allow_infinity=False) | st.just(math.nan), "at": COLUMN["at"], "p": st.decimals(-999999999999, 999999999999, places=2),
-        "doc": st.fixed_dictionaries({"a": st.none() | st.integers(-(2**63), 2**63 - 1), "b": st.none() | TEXT}),
-    },
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("deduplicate", [False, True])
-def test_envelopes_in_avro_are_read_as_spark_reads_them_whatever_is_broken(
-    spark: SparkSession, deduplicate: bool
-) -> None:
-    registry = SchemaRegistry()
-    value = AvroConverter(registry, "v", value_schema(AVRO_COLUMNS, source=AVRO_SOURCE))
-    key = AvroConverter(registry, "k", key_schema({"id": ["null", "long"]}))
-    plan, totals = chain(deduplicate=deduplicate, codec=Debezium(registry.url)), [0, 0]
-
-    @st.composite
-    def records(draw: st.DrawFn) -> Pair:
-        op = draw(st.sampled_from(["c", "c", "u", "u", "r", "d", "d", "t", "x"]))
-        before, row = draw(st.none() | AVRO_ROW), None if op in "dt" else draw(AVRO_ROW)
-        source = draw(st.sampled_from([{"lsn": 5}, {"file": "bin.000002", "pos": 7}, {}]))
-        framed = value({"before": before, "after": row, "op": op, "source": source})
-        named = draw(
-            st.sampled_from([None, b"7", b'{"id":8}', key({"id": 9}), key({"id": None}), key({"id": 9}) + b"x", b"\0"])
-        )
-        wrong = draw(
-            st.sampled_from([framed] * 9 + [None, framed[:-1], framed + b"x", framed[:4], framed[:5], b"\0", b"junk"])
-        )
-        return named, wrong
-
-    @settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
-    @given(st.lists(records(), min_size=20, max_size=60))
-    def run(pairs: list[Pair]) -> None:
-        found = compare(spark, plan, pairs)
-        totals[0] += found.decoded + found.judged
-        totals[1] += len(pairs)
-
-    try:
-        run()
-    finally:
-        registry.close()
-    assert totals[0] > totals[1] / 3, "most are read or judged without Spark"
