@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from millstream import Pipeline
+from millstream.erase.form import Subject
+from millstream.erase.request import request
 from millstream.event import Event
 from millstream.log import open_log
 from millstream.log.contract import TopicSettings
@@ -174,3 +178,22 @@ class TestEmbedded:
                     return client.response.status
 
             until(lambda: status() == 200)
+
+
+def test_who_is_to_be_forgotten_is_left_out_from_the_request_on(tmp_path: Path) -> None:
+    log = f"sqlite:{tmp_path / 'log.db'}"
+    shop = Pipeline("shop", log=log, to=f"sqlite:{tmp_path / 'views.db'}")
+    shop.stream("orders", "n long", subject={"user": "n"})
+    with open_log(log) as opened:
+        opened.create_topic("orders", 3)
+    append(log, "orders", range(3))
+    with serving(tmp_path, log) as server:
+        with listening(server, "/topics/orders/events?from=earliest") as client:
+            assert numbers(client, 3) == [0, 1, 2]
+            request([shop], Subject("user", "1"))
+            time.sleep(1.5)
+            append(log, "orders", range(1, 2))
+            append(log, "orders", range(7, 9))
+            assert numbers(client, 2) == [7, 8]
+        with listening(server, "/topics/orders/events?from=earliest") as client:
+            assert numbers(client, 4) == [0, 2, 7, 8]

@@ -7,8 +7,10 @@ no gap, no repeat. If the log does not have that any more, it is told with an ev
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
+from typing import TypeAlias
 
 import anyio
 import msgspec
@@ -16,12 +18,13 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
+from millstream.erase.request import hides
 from millstream.errors import ConfigError, OffsetOutOfRange
 from millstream.event import Record
 from millstream.json_event import record_object
 from millstream.log.checks import check_topic_name, start_offsets
 from millstream.log.contract import Log
-from millstream.log.heartbeat import PREFIX
+from millstream.log.embedded.batch import RESERVED
 from millstream.log.lag import parse_start
 from millstream.serve import journal
 from millstream.serve.access import Access
@@ -35,6 +38,9 @@ QUIET = 15.0
 _PATIENCE = 30.0  # seconds that a client may take for one piece
 _READERS = 4  # who read the log at places of their own at once
 _PAUSE = 0.5  # seconds until there may be room for a piece
+_FRESH = 1.0  # seconds for which it is known who is to be forgotten
+Hides: TypeAlias = Callable[[bytes | None, bytes | None], bool]
+"""Whether a record is of somebody who is to be forgotten."""
 
 
 class EventStream:
@@ -77,6 +83,7 @@ class Events:
         self._log, self._tails, self._access, self._limits = log, tails, access, limits
         self._budget = Budget(limits.memory)
         self._reading = anyio.CapacityLimiter(_READERS)
+        self._hidden: dict[str, tuple[float, Hides | None]] = {}
         self.streams = 0
 
     async def get(self, request: Request) -> EventStream:
@@ -106,7 +113,7 @@ class Events:
                 if found is not None:
                     place, piece = found
                     offsets = piece.offsets
-                    yield _shown(piece) if piece.records else b": still here\n\n"
+                    yield self._shown(topic, piece) if piece.records else b": still here\n\n"
                     continue
                 async with aclosing(self._catch_up(topic, tail, offsets, owner)) as parts:
                     async for part, after in parts:
@@ -117,6 +124,14 @@ class Events:
         finally:
             self.streams -= 1
             self._tails.leave(topic, tail)
+
+    def _shown(self, topic: str, piece: Piece) -> bytes:
+        """Records as events, without those of somebody who is to be forgotten."""
+        at, hidden = self._hidden.get(topic, (-_FRESH, None))
+        if time.monotonic() - at > _FRESH:
+            hidden = hides(self._log, topic)
+            self._hidden[topic] = time.monotonic(), hidden
+        return _text(piece, hidden)
 
     async def _catch_up(
         self, topic: str, tail: Tail, offsets: dict[int, int], owner: str
@@ -138,7 +153,7 @@ class Events:
         if not piece.records:  # the log has nothing up to there: offsets without records, as a transaction leaves
             yield b"", {partition: max(at, floor.get(partition, 0)) for partition, at in piece.offsets.items()}
             return
-        text = _shown(piece)
+        text = self._shown(topic, piece)
         try:
             self._budget.take(owner, len(text))
         except Refusal:
@@ -181,7 +196,7 @@ def _begin(log: Log, topic: str, start: str) -> tuple[dict[int, int], str]:
         return offsets, error.message
 
 
-def _shown(piece: Piece) -> bytes:
+def _text(piece: Piece, hidden: Hides | None) -> bytes:
     """Records as events. The id of each is where to go on behind it."""
     offsets = dict(piece.offsets)
     for record in reversed(piece.records):
@@ -189,7 +204,8 @@ def _shown(piece: Piece) -> bytes:
     parts = []
     for record in piece.records:
         offsets[record.partition] = record.offset + 1
-        if record.key is None or not record.key.startswith(PREFIX):
+        reserved = record.key is not None and record.key.startswith(tuple(RESERVED))
+        if not reserved and (hidden is None or not hidden(record.key, record.value)):
             parts.append(f"id: {identity(offsets)}\ndata: ".encode() + _document(record) + b"\n\n")
     return b"".join(parts)
 
