@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help setup demo unit coverage test wheel check sparks soak steady lint types bench docs lock clean
+.PHONY: help setup demo unit coverage test campaigns wheel check sparks soak steady lint types bench docs lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -21,7 +21,7 @@ setup: .venv/.ready ## make .venv, with .venv/bin/millstream in it
 demo: setup ## run the main job on the embedded log
 	@$(BIN)/python examples/demo.py
 
-UNIT := -m pytest -n 2 -m 'not (kafka or long or mariadb or peers or postgres or process or redis or spark)'
+UNIT := -m pytest -n 2 -m 'not (campaign or kafka or long or mariadb or peers or postgres or process or redis or spark)'
 
 unit: setup ## run the tests that start nothing: no Spark, no server, no process
 	@$(BIN)/python $(UNIT) $(ARGS)
@@ -35,6 +35,10 @@ coverage: setup ## run those of make unit; say which lines and branches they rea
 test: setup ## install what the tests need, then run them
 	@$(BIN)/python tools/servers.py
 	@$(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
+
+campaigns: setup ## run the tests that take minutes each: kills again and again, and Debezium's engine
+	@$(BIN)/python tools/servers.py
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup -m campaign $(ARGS)
 
 wheel: setup ## build the package, install it elsewhere and use it there
 	@$(BIN)/python tools/wheel.py

@@ -176,6 +176,7 @@ def faults(world: World) -> None:
                     each()
 
 
+@pytest.mark.campaign
 def test_nothing_is_lost_repeated_or_out_of_order_whatever_happens(world: World) -> None:
     log, database = world.log, world.database
     with writing(world) as done:

@@ -158,7 +158,13 @@ STEPS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("step", STEPS)
+OFTEN = ("erase.blank.after_step", "rebuild.after_swap", "erase.rewritten")
+"""Those of every run of the tests."""
+
+
+@pytest.mark.parametrize(
+    "step", [each if each in OFTEN else pytest.param(each, marks=pytest.mark.campaign) for each in STEPS]
+)
 def test_one_that_was_cut_short_goes_on_to_the_same_end(step: str, shop: Pipeline, spark: SparkSession) -> None:
     before = rows(shop)
     request([shop], ANN)

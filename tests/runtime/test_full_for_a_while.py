@@ -85,6 +85,7 @@ def stuff(disk: Path) -> None:
 
 
 @pytest.mark.timeout(500)
+@pytest.mark.campaign
 def test_a_live_run_waits_for_room_on_each_of_its_disks_and_goes_on(tmp_path: Path) -> None:
     file, wrapper = write_shop(tmp_path, TEXT), list[str]()
     for disk in DISKS:

@@ -62,6 +62,7 @@ def database(engine: Path, logical: PostgresServer, tmp_path: Path) -> Iterator[
     found.close()
 
 
+@pytest.mark.campaign  # the engine is large to install
 class TestDebezium(CaptureContract):
     @contextmanager
     def begun(self, database: Database) -> Iterator[tuple[Source, Position]]:

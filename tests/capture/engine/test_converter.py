@@ -9,10 +9,13 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from millstream import Debezium
 from millstream.spark.java import find_java
 from tests.schema_registry import SchemaRegistry
 
+pytestmark = pytest.mark.campaign  # the engine is large to install
 SCRIPT = Path(__file__).parent / "converter.py"
 
 

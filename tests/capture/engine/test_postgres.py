@@ -27,6 +27,7 @@ from tests.capture.process import Running, running, started
 from tests.capture.topics import assert_same, envelopes, fold
 from tests.waiting import until
 
+pytestmark = pytest.mark.campaign  # the engine is large to install
 TABLES = ("a", "b", "wide")
 PLACES = ("capture.append", "log.append.in_transaction", "capture.appended", "capture.acknowledge")
 WIDE = ("CREATE TABLE wide (id int PRIMARY KEY, v int, t text)", "ALTER TABLE wide ALTER t SET STORAGE EXTERNAL")
