@@ -20,11 +20,12 @@ from typing import Any
 
 from millstream.bench import Result, alternate
 from millstream.bench import eventsourcing_worker as worker
+from millstream.bench.erase import measure as erase
 from millstream.bench.plain import apart
 from millstream.sourcing import Decider, EventStore, Request
 from millstream.spark.environment import Package, python_with
 
-NAMES = ("commands", "commands_many", "replay")
+NAMES = ("commands", "commands_many", "replay", "erase")
 PACKAGE = Package("eventsourcing", "9.5.6", "eventsourcing.sqlite", "1 MB", "Python 3.10 or later")
 _AGGREGATES = 10_000
 _THREADS = 16
@@ -63,13 +64,13 @@ ACCOUNT = Decider(
 
 
 def measure(names: tuple[str, ...], scale: float, say: Callable[[str], None]) -> Iterator[Result]:
-    """Measure what is named, ours and theirs in turn."""
-    python = python_with(PACKAGE, PACKAGE.name, say)
-    measured = {"commands": _commands, "commands_many": _commands_many, "replay": _replay}
+    """Measure what is named, ours and theirs in turn; erasure, which they have not, beside reading."""
+    beside = {"commands": _commands, "commands_many": _commands_many, "replay": _replay}
+    python = python_with(PACKAGE, PACKAGE.name, say) if beside.keys() & {*names} else Path()
     for name in names:
         say(name)
         with tempfile.TemporaryDirectory(prefix="millstream-bench-") as folder:
-            yield measured[name](python, Path(folder), scale)
+            yield beside[name](python, Path(folder), scale) if name in beside else erase(Path(folder), scale)
 
 
 def _commands(python: Path, folder: Path, scale: float) -> Result:
