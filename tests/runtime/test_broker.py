@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
 
 from millstream.event import Event
@@ -79,6 +80,7 @@ shop.view("each", shop.stream("clicks", "id int").group_by("id").agg(n="count(*)
 """
 
 
+@pytest.mark.campaign
 def test_a_broker_that_goes_between_the_plan_of_a_batch_and_its_delivery_is_waited_for(tmp_path: Path) -> None:
     file = tmp_path / "shop.py"
     with KafkaBroker() as broker:

@@ -34,6 +34,7 @@ def changes(log: Log, topic: str) -> dict[int, list[dict[str, Any]]]:
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.campaign
 def test_input_counted_against_output_through_kills_and_a_broker_restart(
     spark: SparkSession, own_postgres: PostgresServer, tmp_path: Path
 ) -> None:

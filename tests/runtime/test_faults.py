@@ -90,6 +90,7 @@ def test_a_driver_that_is_killed_anywhere_in_a_delivery_leaves_no_trace(spark: S
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.campaign
 def test_killed_workers_and_kills_at_random_leave_no_trace(spark: SparkSession, tmp_path: Path) -> None:
     file, clicks, chance = write_shop(tmp_path), Clicks(tmp_path), random.Random(5)
     for point in WORKER:

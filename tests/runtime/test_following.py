@@ -56,6 +56,7 @@ def everywhere(folder: Path, server: RedisServer, state: State) -> dict[str, lis
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.campaign
 def test_every_place_has_what_the_view_has_through_kills_and_a_rebuild(spark: SparkSession, tmp_path: Path) -> None:
     with RedisServer() as server, opensearch() as (place, state):
         file = write_shop(tmp_path, TEXT + SINKS.replace("REDIS", server.url).replace("FAR", place))

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
+
 from millstream.event import Event
 from millstream.log import open_log
 from millstream.store import open_reader
@@ -98,6 +100,7 @@ def _peak(pid: int) -> int:
     return 0
 
 
+@pytest.mark.campaign
 def test_memory_and_views_stay_as_they_are_under_a_flood_of_large_and_bad_records(tmp_path: Path) -> None:
     few, some = ran(tmp_path / "few", 30, 5_000)
     many, more = ran(tmp_path / "many", 400, 100_000)
@@ -105,6 +108,7 @@ def test_memory_and_views_stay_as_they_are_under_a_flood_of_large_and_bad_record
     assert more < 2 * some, f"{some:,} bytes, {more:,} bytes"
 
 
+@pytest.mark.campaign
 def test_memory_stays_as_it_is_whatever_the_number_of_events_of_a_hot_key(tmp_path: Path) -> None:
     few = peak(tmp_path / "few", HOT, clicks(40_000), driver=False)
     many = peak(tmp_path / "many", HOT, clicks(300_000), driver=False)

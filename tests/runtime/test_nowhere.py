@@ -162,6 +162,7 @@ def test_a_batch_leaves_them_out_unless_it_is_told_where_to(spark: SparkSession,
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.campaign
 def test_a_process_that_is_killed_sends_nothing_twice_and_loses_nothing(spark: SparkSession, tmp_path: Path) -> None:
     file = write_shop(tmp_path, NOWHERE + SINKS)
     kill_around_sends(file, tmp_path)

@@ -18,8 +18,11 @@ from tests.runtime.random_shop import Shop, Supply, expected, stored
 
 @pytest.mark.parametrize(
     ("seed", "limit", "numbered"),
-    [(1, 1, False), (2, 7, False), (4, 40, True)],
-    ids=["1", "7", "40 with sequences"],
+    [
+        pytest.param(1, 1, False, id="1", marks=pytest.mark.campaign),
+        pytest.param(2, 7, False, id="7"),
+        pytest.param(4, 40, True, id="40 with sequences", marks=pytest.mark.campaign),
+    ],
 )
 def test_a_random_pipeline_on_kafka_has_the_views_that_python_says_whatever_the_rate_limit(
     seed: int, limit: int, numbered: bool, spark: SparkSession, tmp_path: Path
