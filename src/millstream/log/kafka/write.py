@@ -30,6 +30,8 @@ LEAST, MOST = 15.0, 900.0
 """Seconds of a transaction: nobody reads past that of a killed producer until the brokers end it, so not longer than it needs."""
 OTHERS = 2 * LEAST
 """Seconds to wait for transactions that are open where a named producer begins: those of a killed one have ended by then."""
+_MOMENT = 1.0
+"""Seconds behind which one that is open is taken for one of the producer's own."""
 _SLOWEST = 10_000
 """Records a second that even a slow broker takes."""
 _LARGE = 50_000
@@ -102,10 +104,12 @@ class TransactionalClient:
         """Wait until every transaction in topics has an end, before the first append of a named producer goes there.
 
         One of its own whose end was never written would be committed by the next one, and its records, appended again, would be there twice.
+        So the next one is aborted: that ends both.
         """
         places = self._places(topics)
         written = self._log.ends(places, committed=False)
-        deadline = time.monotonic() + OTHERS
+        begun, aborted = time.monotonic(), False
+        deadline = begun + OTHERS
         while True:
             stable = self._log.ends(places)
             still = [place for place in places if stable[place] < written[place]]
@@ -113,6 +117,9 @@ class TransactionalClient:
                 return
             if time.monotonic() > deadline:
                 break
+            if not aborted and time.monotonic() - begun > _MOMENT:
+                self._abort_in(still)
+                aborted = True
             time.sleep(0.02)
         topic, partition = still[0]
         raise LogUnavailable(
@@ -121,6 +128,14 @@ class TransactionalClient:
             hint="append again, with the same producer and sequence; if it stays so, `kafka-transactions.sh find-hanging` shows it, and its"
             " `abort` ends it",
         )
+
+    def _abort_in(self, places: Sequence[TopicPartition]) -> None:
+        """Begin a transaction in partitions and abort it: what its producer has open there ends with it, and nobody reads any of it."""
+        self._client.begin_transaction()
+        for place in places:
+            self._client.produce(place.topic, None, b"aborted", place.partition)
+        self._client.flush(TIMEOUT)
+        self._bounded(self._client.abort_transaction, TIMEOUT)
 
     def _places(self, topics: Sequence[str]) -> list[TopicPartition]:
         return [TopicPartition(topic, p) for topic in topics for p in range(self._log.described(topic).partitions)]
