@@ -17,7 +17,7 @@ import pytest
 
 from millstream.capture.control import read_known
 from millstream.cli import execute
-from millstream.cli.run import growing
+from millstream.cli.run import in_snapshot
 from millstream.errors import PlanError
 from millstream.event import Event
 from millstream.log import open_log
@@ -179,10 +179,12 @@ def test_a_run_says_which_tables_are_still_being_read(go: Go, tmp_path: Path) ->
         assert process.wait(60) == -9
     pipeline = Pipeline("shop", log=log)
     pipeline.table("users", "id long, v long", key="id", topic="shop.a", codec="debezium")
-    assert list(growing(pipeline)) == ["table users: capture shop has not read all rows of a; views grow until it has"]
+    assert list(in_snapshot(pipeline)) == [
+        "table users: capture shop has not read all rows of a; views grow until it has"
+    ]
     assert go("start", *arguments, "--once")[0] == 0
-    assert list(growing(pipeline)) == []
-    assert list(growing(Pipeline("other", log=f"sqlite:{tmp_path / 'nothing.db'}"))) == []
+    assert list(in_snapshot(pipeline)) == []
+    assert list(in_snapshot(Pipeline("other", log=f"sqlite:{tmp_path / 'nothing.db'}"))) == []
 
 
 def test_a_capture_is_no_part_of_the_fingerprint() -> None:

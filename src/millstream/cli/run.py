@@ -135,8 +135,6 @@ def command(
     if batch:
         _run_batch(pipeline, first, until, close=close, to=to, out=out, forget_history=forget_history, as_json=as_json)
         return
-    for note in growing(pipeline):
-        stderr().print(note, soft_wrap=True)
     with stopping() as stop, quiet_spark(pipeline), shown(pipeline, as_json, stop) as report:
         last = run(
             pipeline,
@@ -157,7 +155,7 @@ def command(
         stderr().print(summary(pipeline, file, last), soft_wrap=True)
 
 
-def growing(pipeline: Pipeline) -> Iterator[str]:
+def in_snapshot(pipeline: Pipeline) -> Iterator[str]:
     """What is said of tables whose capture has not read all of their rows."""
     sources = [(name, source_of(table.node)) for name, table in pipeline.tables.items()]
     tables = {source.topic: name for name, source in sources if source.in_envelopes}
@@ -260,7 +258,9 @@ def stopping(*signals: int) -> Iterator[threading.Event]:
 
 @contextmanager
 def shown(pipeline: Pipeline, as_json: bool, stop: threading.Event) -> Iterator[Callable[[Progress], None]]:
-    """Shows each batch. If the reader of the output has left, the run stops and the block ends with BrokenPipeError."""
+    """Shows which tables are in snapshot still, then each batch. If the reader of the output has left, the run stops and the block ends with BrokenPipeError."""
+    for note in in_snapshot(pipeline):
+        stderr().print(note, soft_wrap=True)
     left: BrokenPipeError | None = None
     with _display(pipeline, as_json) as display:
 

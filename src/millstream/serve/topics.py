@@ -17,7 +17,7 @@ from millstream.errors import UnknownTopic
 from millstream.event import Event
 from millstream.log.checks import check_topic_name
 from millstream.log.contract import Log, Topic
-from millstream.log.heartbeat import PREFIX
+from millstream.log.embedded.batch import RESERVED
 from millstream.secret import resolve
 from millstream.serve import journal, signature
 from millstream.serve.access import Access
@@ -154,7 +154,7 @@ def _check(topic: Topic, events: list[Event]) -> None:
             bad.append((place, f"{size:,} bytes, topic {topic.name} takes up to {topic.settings.max_record_bytes:,}"))
         elif event.key is None and topic.settings.compacts:
             bad.append((place, f"no key, and topic {topic.name} is compacted by key"))
-        elif event.key is not None and event.key.startswith(PREFIX):
-            bad.append((place, f"keys that begin with {PREFIX.decode()} are reserved"))
+        elif event.key is not None and (prefix := next(filter(event.key.startswith, RESERVED), None)) is not None:
+            bad.append((place, f"keys that begin with {prefix.decode()} are reserved for {RESERVED[prefix]}"))
     if bad:
         raise Refusal(422, f"{bad[0][1]}; nothing was appended", events=bad[:100])

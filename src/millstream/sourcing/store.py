@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -15,6 +16,7 @@ from typing import Any, Generic, NamedTuple
 
 from millstream.closing import Closing
 from millstream.errors import ConfigError, SourcingError, TopicExists, UnknownTopic
+from millstream.gather import Gathered
 from millstream.log import open_log
 from millstream.log.checks import check_topic_name
 from millstream.log.contract import Log, Topic, TopicSettings
@@ -22,7 +24,6 @@ from millstream.sourcing import past
 from millstream.sourcing.decider import Decider, S
 from millstream.sourcing.deciding import Asked, Deciding, Outcome
 from millstream.sourcing.envelope import Coded, Happened
-from millstream.sourcing.gather import Gathered
 from millstream.sourcing.load import Aggregate, Loader
 from millstream.sourcing.snapshots import Snapshots
 
@@ -128,7 +129,7 @@ class EventStore(Closing, Generic[S]):
             retries=self.settings.retries,
             cached=self.settings.cached,
         )
-        self._gathered: Gathered[Asked] = Gathered(self._work, _TOGETHER)
+        self._gathered: Gathered[Asked] = Gathered(self._work, _some)
 
     # commands
 
@@ -251,6 +252,10 @@ def _check(name: str, found: Topic, partitions: int) -> None:
             f"topic {found.name} has {found.partitions} partitions, {name} has {partitions}: with more partitions keys move",
             hint="copy the events into a topic that is made with as many partitions as are wanted",
         )
+
+
+def _some(waiting: deque[Asked]) -> list[Asked]:
+    return [waiting.popleft() for _ in range(min(_TOGETHER, len(waiting)))]
 
 
 def _key(aggregate: str) -> bytes:

@@ -28,10 +28,10 @@ A = TypeVar("A", bound=Asked)
 
 
 class Gathered(Generic[A]):
-    """What is asked for by several threads; ``work`` makes each of those that it is given be over."""
+    """What is asked for by several threads; ``work`` makes each of those be over that ``take`` takes from the left of what waits."""
 
-    def __init__(self, work: Callable[[list[A]], None], most: int) -> None:
-        self._work, self._most = work, most
+    def __init__(self, work: Callable[[list[A]], None], take: Callable[[deque[A]], list[A]]) -> None:
+        self._work, self._take = work, take
         self._changed = threading.Condition()
         self._waiting: deque[A] = deque()
         self._working = False
@@ -51,7 +51,7 @@ class Gathered(Generic[A]):
                     self._changed.wait()
                     continue
                 self._working = True
-                taken = [self._waiting.popleft() for _ in range(min(self._most, len(self._waiting)))]
+                taken = self._take(self._waiting)
             try:
                 self._work(taken)
             except BaseException as error:
@@ -69,5 +69,5 @@ class Gathered(Generic[A]):
 def _interrupted() -> LogUnavailable:
     return LogUnavailable(
         "the thread that did this was interrupted; whether it was appended is unknown",
-        hint="execute the command again with the same key",
+        hint="do it again; a number or a key that is the same tells the log that it is a repeat",
     )
